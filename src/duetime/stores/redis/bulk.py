@@ -1,25 +1,26 @@
 """Loads columns into Redis: Arrow kernels build the bytes of whole requests, so that Python does little per job.
 
-A step is one run of lua/push.lua with one group of jobs, so it does what any push does. Two arrays are made of the
-columns, one of pairs of due_at and id and one of bodies. Each element is already encoded in Redis's protocol, so that a
-step's request is a head of a few bytes and two slices. Several requests are on their way at a time.
+A step is one run of lua/push.lua with one group of jobs, so it does what any push does. Lost jobs are put back by
+lua/put_back.lua. Two arrays are made of the columns, one of due_at and id (and born) and one of bodies. Each element is
+already encoded in Redis's protocol, so that a group is a head of a few bytes and two slices.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
 
 from duetime.model.errors import DuetimeError
-from duetime.model.job import STEP_BYTES, Event, Moved
+from duetime.model.job import STEP_BYTES, Event, IfExists, Moved
 from duetime.model.names import Queue
 from duetime.stores.base import Pushed, StoreInfo
 from duetime.stores.bulk import Failed, JobColumns, Loaded, LoadStep, LostColumns, Pace, PlainBulk
-from duetime.stores.redis.codec import BRIEF, HOW, read_marked, read_moved
-from duetime.stores.redis.pipe import Command, pack
-from duetime.stores.redis.store import RedisStore, read_refusal
+from duetime.stores.redis.codec import BRIEF, OPTIONS, read_marked, read_moved
+from duetime.stores.redis.pipe import pack_arguments
+from duetime.stores.redis.pushes import mark_arguments, read_put_back, read_refusal
+from duetime.stores.redis.store import RedisStore
 from duetime.stores.repair_mark import REPAIR_LIFE_MS
 
 UNDER_WAY = 2
@@ -58,21 +59,18 @@ class RedisBulk:
             for task in waiting:
                 task.cancel()
 
-    def _send(self, queue: Queue, encoded: "Encoded", step: LoadStep) -> Coroutine[Any, Any, Loaded | Failed]:
-        async def send() -> Loaded | Failed:
-            rest, count = encoded.request(step)
-            try:
-                now, answer = await self._store.push_packed(queue, rest, count)
-            except DuetimeError as error:
-                return Failed(step, error)
-            return _read(encoded, step, answer, now)
-
-        return send()
+    async def _send(self, queue: Queue, encoded: "Encoded", step: LoadStep) -> Loaded | Failed:
+        try:
+            now, answer = await self._store.run_packed("push", queue, *encoded.request(step))
+        except DuetimeError as error:
+            return Failed(step, error)
+        return _read(encoded, step, answer, now)
 
     async def put_back(self, queue: Queue, jobs: LostColumns) -> int | Sequence[Pushed | DuetimeError]:
-        rest, count = _put_back_request(jobs)
-        now, answer = await self._store.push_packed(queue, rest, count)
-        return now if answer == 0 else await PlainBulk(self._store).put_back(queue, jobs)
+        if _bulk.count_distinct(jobs.ids).as_py() < len(jobs.ids):
+            return await PlainBulk(self._store).put_back(queue, jobs)
+        answer = await self._store.run_packed("put_back", queue, *_put_back_request(jobs))
+        return answer[0] if len(answer) == 1 else read_put_back(jobs.jobs(), answer)
 
     async def ping(self) -> StoreInfo:
         return await self._store.ping()
@@ -86,76 +84,51 @@ class Encoded:
 
     def __init__(self, columns: JobColumns) -> None:
         self.columns = columns
-        self._times = columns.due_at.to_numpy()
-        self._pairs, self._pair_ends = _places(columns.due_at, columns.ids)
-        self._bodies, self._body_ends = _encoded(columns.bodies)
-        self._how = HOW.pack(columns.ttl_ms, columns.tries, columns.priority, 0, 0)
+        self._groups = Groups(columns.due_at, columns.ids, bodies=columns.bodies)
+        self._options = OPTIONS.pack(columns.ttl_ms, columns.tries, columns.priority, 0, 0)
 
     def request(self, step: LoadStep) -> tuple[bytes, int]:
-        """All that follows the keys and the time in push.lua's arguments, and how many arguments that is."""
-        first, last, mark, distinct = step
-        size, times = last - first, self._times[first:last]
-        kind = "K" if mark and mark.brief else "k"
-        marked = (mark.name, mark.digest, mark.life_ms) if mark else ("", "", "")
-        head = (
-            STEP_BYTES,
-            "1" if distinct else "",
-            1,
-            kind,
-            *marked,
-            1,
-            self._how,
-            size,
-            "",
-            int(times.min()),
-            int(times.max()),
-        )
-        parts = (
-            _arguments(head),
-            self._pairs[self._pair_ends[first] : self._pair_ends[last]],
-            self._bodies[self._body_ends[first] : self._body_ends[last]],
-        )
-        return b"".join(parts), len(head) + 3 * size
+        """What lua/push.lua takes after now, packed, and how many arguments that is."""
+        mark = mark_arguments(step.mark, IfExists.KEEP)
+        head = (STEP_BYTES, "1" if step.distinct else "", 1, IfExists.KEEP.value, *mark, 1)
+        parts, count = self._groups.arguments(self._options, step.first, step.last)
+        return b"".join((pack_arguments(head), *parts)), len(head) + count
 
 
 def _put_back_request(jobs: LostColumns) -> tuple[bytes, int]:
-    """As `Encoded.request`, for jobs with a born of their own: neighbours that share all other options are a group."""
-    (places, place_ends), (bodies, body_ends) = _places(jobs.due_at, jobs.ids, jobs.born), _encoded(jobs.bodies)
-    times, runs = jobs.due_at.to_numpy(), list(jobs.runs())
-    distinct = _bulk.count_distinct(jobs.ids).as_py() == len(times)
-    head = (STEP_BYTES, "1" if distinct else "", 1, "P", "", "", REPAIR_LIFE_MS, len(runs))
-    parts: list[bytes | memoryview] = [_arguments(head)]
-    count = len(head)
-    for first, last, options in runs:
-        span = times[first:last]
-        group = (HOW.pack(*options, 0), last - first, "b", int(span.min()), int(span.max()))
-        parts += (
-            _arguments(group),
-            places[place_ends[first] : place_ends[last]],
-            bodies[body_ends[first] : body_ends[last]],
+    """What lua/put_back.lua takes after now, packed, and how many arguments that is."""
+    groups = Groups(jobs.due_at, jobs.ids, jobs.born, bodies=jobs.bodies)
+    packed, total = [pack_arguments((STEP_BYTES, REPAIR_LIFE_MS))], 2
+    for first, last, options in jobs.runs():
+        parts, count = groups.arguments(OPTIONS.pack(*options, 0), first, last)
+        packed += parts
+        total += count
+    return b"".join(packed), total
+
+
+class Groups:
+    """Jobs as `q.read_group` of lua/modules/add.lua reads them. `columns` are due_at, id and, for lost jobs, born."""
+
+    def __init__(self, *columns: Any, bodies: Any) -> None:
+        self._times, self._width = columns[0].to_numpy(), len(columns) + 1
+        texts = [column.cast(_arrow.string()) for column in columns]
+        parts = [part for text in texts for part in ("\r\n$", _length(text), "\r\n", text)]
+        self._places, self._place_ends = _pieces(_join(*parts, ""))
+        self._bodies, self._body_ends = _pieces(
+            _join(b"\r\n$", _length(bodies).cast(_arrow.binary()), b"\r\n", bodies, b"")
         )
-        count += len(group) + 4 * (last - first)
-    return b"".join(parts), count
+
+    def arguments(self, options: bytes, first: int, last: int) -> tuple[list[Any], int]:
+        """Rows first to last - 1 as one group of these options: pieces of packed arguments, and how many these are."""
+        span = self._times[first:last]
+        head = (options, last - first, "", int(span.min()), int(span.max()))
+        places = self._places[self._place_ends[first] : self._place_ends[last]]
+        bodies = self._bodies[self._body_ends[first] : self._body_ends[last]]
+        return [pack_arguments(head), places, bodies], len(head) + self._width * (last - first)
 
 
-def _arguments(values: Command) -> bytes:
-    """The values in Redis's protocol, without the head of a command."""
-    packed = pack(values)
-    return packed[packed.index(b"$") :]
-
-
-def _places(due_at: Any, names: Any, *more: Any) -> tuple[memoryview, Any]:
-    """For each job: due_at, id, and what else is given."""
-    parts: list[Any] = []
-    for column in (due_at, names, *more):
-        text = column.cast(_arrow.string())
-        parts += ("$", _bulk.binary_length(text).cast(_arrow.string()), "\r\n", text, "\r\n")
-    return _pieces(_join(*parts, ""))
-
-
-def _encoded(values: Any) -> tuple[memoryview, Any]:
-    length = _bulk.binary_length(values).cast(_arrow.string()).cast(_arrow.binary())
-    return _pieces(_join(b"$", length, b"\r\n", values, b"\r\n", b""))
+def _length(values: Any) -> Any:
+    return _bulk.binary_length(values).cast(_arrow.string())
 
 
 def _join(*parts: Any) -> Any:

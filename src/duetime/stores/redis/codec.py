@@ -1,4 +1,4 @@
-"""Reads and writes the packed bytes that the scripts use. lua/prelude.lua is the same for Lua.
+"""Reads and writes the packed bytes that the scripts use. lua/modules/keys.lua has the same formats.
 
 A *header* stands before each body, eight bytes for a job with common options. A *record* holds what deliveries
 change; where there is one, it counts and not the header. A *moved* is one event of a job. An *info* is the last error
@@ -19,7 +19,7 @@ from duetime.model.names import Queue
 RECORD = Struct(">BQIIHBQQ")
 STATE = Struct(">QQQQQ")
 MOVED = Struct(">BBQIQQ")
-HOW = Struct(">QHBIQ")
+OPTIONS = Struct(">QHBIQ")
 U16 = Struct(">H")
 TOTALS_BYTES = 54
 """Nine numbers of six bytes, in the order of `job.Totals`."""
@@ -61,7 +61,7 @@ Record = tuple[int, int, int, int, int, int, int, int]
 
 
 class QueueState(NamedTuple):
-    """The running values of a queue; lua/prelude.lua says what they mean."""
+    """The running values of a queue; lua/modules/keys.lua says what they mean."""
 
     floor: int = 0
     latest: int = 0
@@ -95,9 +95,9 @@ def read_header(raw: bytes) -> Header:
     return Header(born, expires_at, tries, PRIORITIES[flags & 3])
 
 
-def pack_how(job: NewJob) -> bytes:
+def pack_options(job: NewJob) -> bytes:
     """The options of a pushed job without its due time."""
-    packed = HOW.pack(job.ttl_ms, job.tries, job.priority, job.attempt, job.born)
+    packed = OPTIONS.pack(job.ttl_ms, job.tries, job.priority, job.attempt, job.born)
     return packed + _encode(dict(job.attributes)) if job.attributes else packed
 
 

@@ -4,14 +4,15 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, cast
 
-from duetime.model.errors import BodyTooLarge, DuetimeError, ExpiresBeforeDue, LeaseLost, StoreUnavailable
+from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import STEP_BYTES, STEP_JOBS, Event, Moved
 from duetime.model.names import Queue
 from duetime.stores.distinct_finishes import distinct_finishes
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, following_jobs
 from duetime.stores.redis import keys
-from duetime.stores.redis.codec import LEASED, pack_fence, pack_how, read_moved
+from duetime.stores.redis.codec import LEASED, pack_fence, pack_options, read_moved
 from duetime.stores.redis.pipe import Argument
+from duetime.stores.redis.pushes import read_refusal
 from duetime.stores.redis.reads import RedisReads
 from duetime.stores.redis.scripts import checked
 from duetime.stores.results_wake import MAX_WAKE_RESULTS
@@ -83,7 +84,7 @@ def _arguments(one: Finish) -> Iterator[Argument]:
     yield len(one.then)
     for job in [*one.then, *join.then] if join else one.then:
         yield job.id
-        yield pack_how(job)
+        yield pack_options(job)
         yield f"+{job.delay_ms}" if job.due_at is None else job.due_at
         yield job.body
 
@@ -94,13 +95,12 @@ def _read_finished(one: Finish, answer: Any, now: int) -> Finished | DuetimeErro
         joined, *moves = cast("list[Any]", answer)
         then = [read_moved(job.id, moved) for job, moved in zip(following_jobs(one, joined), moves, strict=True)]
         return Finished(Moved(Event.ACKED, lease.id, lease.born, lease.attempt), then, now, joined)
-    code, *numbers = answer.decode().split(" ")
-    if code == "g":
+    text = answer.decode()
+    if text == "g":
         return None
-    if code == "l":
+    if text == "l":
         return LeaseLost.of(lease.id, lease.attempt)
-    job = [*one.then, *(one.join.then if one.join else ())][int(numbers[0]) - 1]
-    return ExpiresBeforeDue.of(job.id) if code == "e" else BodyTooLarge.of(job.id, len(job.body), int(numbers[1]))
+    return read_refusal([*one.then, *(one.join.then if one.join else ())], None, text)
 
 
 def _read_kept(job_id: str, value: bytes | None) -> KeptResult | None:

@@ -1,13 +1,13 @@
-"""The Lua scripts: loading them, running them by their hash, and turning Redis's errors into ours.
+"""The Lua scripts: loads them, runs them by their hash, and translates Redis's errors.
 
-A script that works on a queue begins with those functions of lua/prelude.lua that it needs. Scripts are sent in full
-only where Redis does not know them (after a restart, a failover or SCRIPT FLUSH).
+A script that works on a queue names the modules that it needs in its header (`-- Modules: keys queue`). The loader puts
+their texts from lua/modules in front of it. Scripts are sent in full only where Redis does not know them (after a
+restart, a failover or SCRIPT FLUSH).
 """
 
 import asyncio
 import logging
-import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -18,12 +18,11 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 from duetime.model.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.redis.keys import companion
 from duetime.stores.redis.link import Fate, Link
-from duetime.stores.redis.pipe import Argument, first_word, pack
+from duetime.stores.redis.pipe import Argument, first_word, pack_arguments
 
 log = logging.getLogger("duetime.stores")
 
-_FUNCTION = re.compile(r"^function q\.(\w+)\((?:[^\n]* end\n|.*?^end\n)", re.MULTILINE | re.DOTALL)
-_CALLED = re.compile(r"\bq\.(\w+)")
+_MODULES = "\n-- Modules: "
 
 Run = tuple[Sequence[str], Sequence[Argument]]
 """The prefixes (KEYS but the last) and the arguments of one run of a script."""
@@ -33,13 +32,15 @@ Run = tuple[Sequence[str], Sequence[Argument]]
 def sources() -> Mapping[str, str]:
     """The text of each script by name, as it is sent to Redis."""
     folder = files("duetime.stores.redis") / "lua"
-    texts = {
-        entry.name.removesuffix(".lua"): entry.read_text() for entry in folder.iterdir() if entry.name.endswith(".lua")
-    }
-    prelude = texts.pop("prelude")
+
+    def with_modules(text: str) -> str:
+        modules = text.partition(_MODULES)[2].partition("\n")[0].split()
+        return "\n".join([*((folder / "modules" / f"{module}.lua").read_text() for module in modules), text])
+
     return {
-        name: text if name.startswith("registry_") else needed_prelude(prelude, text) + text
-        for name, text in texts.items()
+        entry.name.removesuffix(".lua"): with_modules(entry.read_text())
+        for entry in folder.iterdir()
+        if entry.name.endswith(".lua")
     }
 
 
@@ -47,18 +48,6 @@ def sources() -> Mapping[str, str]:
 def hashes() -> Mapping[str, str]:
     """The name by which Redis knows each script."""
     return {name: sha1(text.encode()).hexdigest() for name, text in sources().items()}
-
-
-def needed_prelude(prelude: str, script: str) -> str:
-    """The prelude with only the functions that the script can reach, because Redis makes them anew in every run."""
-    functions = {found[1]: found[0] for found in _FUNCTION.finditer(prelude)}
-    reached: set[str] = set()
-    unread = [script]
-    while unread:
-        called = functions.keys() & set(_CALLED.findall(unread.pop()))
-        unread += [functions[name] for name in called - reached]
-        reached |= called
-    return _FUNCTION.sub(lambda found: found[0] if found[1] in reached else "", prelude)
 
 
 class Scripts:
@@ -74,52 +63,34 @@ class Scripts:
 
     async def run(self, name: str, prefix: str, *arguments: Argument, again: bool = False) -> Any:
         """Run a script once, on the keys of one prefix. `again` is that of `Link.call`."""
-        rest = (2, prefix, companion(prefix), *arguments)
+        return await self.run_packed(name, prefix, pack_arguments(arguments), len(arguments), again=again)
+
+    async def run_packed(self, name: str, prefix: str, packed: bytes, count: int, *, again: bool) -> Any:
+        """As `run`; `packed` is what `pack_arguments` makes of `count` arguments."""
         sent, fate = self._sent[name], Fate()
-        packed = pack(("EVALSHA", self._hashes[name], *rest))
-        answer = await self._link.call_packed(prefix, packed, again=again, fate=fate)
-        if not isinstance(answer, ResponseError):
-            return answer
+        keys = pack_arguments((2, prefix, companion(prefix)))
 
         async def send(verb: str, script: str) -> Any:
-            return await self._link.call(prefix, (verb, script, *rest), again=again, fate=fate)
-
-        while isinstance(answer, NoScriptError):
-            sent, answer = await self._run_forgotten(name, send, sent)
-        if isinstance(answer, ResponseError):
-            raise _refused(answer, fate)
-        return answer
-
-    async def _run_forgotten(self, name: str, send: Callable[[str, str], Awaitable[Any]], sent: int) -> tuple[int, Any]:
-        """Send the script in full, unless another caller just did: thousands at once must not all send it.
-
-        In a Cluster the other caller may have sent it to another node; then the answer is NOSCRIPT again.
-        """
-        async with self._sending:
-            if self._sent[name] == sent:
-                answer = await send("EVAL", self._sources[name])
-                self._sent[name] += 1
-                return self._sent[name], answer
-        sent = self._sent[name]
-        return sent, await send("EVALSHA", self._hashes[name])
-
-    async def run_packed(self, name: str, prefix: str, rest: bytes, count: int) -> Any:
-        """As `run` with `again`; `rest` holds `count` arguments that are encoded in Redis's protocol already."""
-
-        fate = Fate()
-
-        async def send(verb: str, script: str) -> Any:
-            head = pack((verb, script, 2, prefix, companion(prefix)))
-            numbers = b"*%d" % (5 + count)
-            packed = b"".join((numbers, head[head.index(b"\r") :], rest))
-            return await self._link.call_packed(prefix, packed, again=True, fate=fate)
+            command = b"*%d%b%b%b\r\n" % (5 + count, pack_arguments((verb, script)), keys, packed)
+            return await self._link.call_packed(prefix, command, again=again, fate=fate)
 
         answer = await send("EVALSHA", self._hashes[name])
-        if isinstance(answer, NoScriptError):
-            answer = await send("EVAL", self._sources[name])
-        if isinstance(answer, ResponseError):
-            raise _refused(answer, fate)
-        return answer
+        while isinstance(answer, NoScriptError):
+            # Thousands of callers at once must not all send the script. In a Cluster, another caller may have sent it
+            # to another node; then the answer is NOSCRIPT again.
+            async with self._sending:
+                is_first = self._sent[name] == sent
+                if is_first:
+                    answer = await send("EVAL", self._sources[name])
+                    self._sent[name] += 1
+                sent = self._sent[name]
+            if not is_first:
+                answer = await send("EVALSHA", self._hashes[name])
+        if not isinstance(answer, ResponseError):
+            return answer
+        if fate.is_lost:  # this attempt has done nothing, but an earlier one whose answer was lost may have
+            raise StoreUnavailable(f"an answer of Redis was lost, then: {translate(answer).message}", unknown=True)
+        raise translate(answer)
 
     async def run_many(self, name: str, runs: Sequence[Run], *, again: bool = True) -> list[Any]:
         """Many runs of one script in one round trip per node. Each has its own answer, which may be an error."""
@@ -142,14 +113,6 @@ def checked(answers: list[Any]) -> list[Any]:
         if isinstance(answer, DuetimeError):
             raise answer
     return answers
-
-
-def _refused(error: ResponseError, fate: Fate) -> DuetimeError:
-    """A refused attempt has done nothing, but an earlier attempt whose answer was lost may have taken effect."""
-    refusal = translate(error)
-    if fate.is_lost:
-        return StoreUnavailable(f"an answer of Redis was lost, then: {refusal.message}", unknown=True)
-    return refusal
 
 
 def translate(error: ResponseError) -> DuetimeError:

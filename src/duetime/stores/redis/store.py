@@ -1,44 +1,37 @@
 """The Redis store: the hot path.
 
-Every step is one run of one Lua script, and so it is atomic; the head of lua/prelude.lua describes the layout. Jobs go
+Every step is one run of one Lua script, and so it is atomic; lua/modules/keys.lua describes the layout. Jobs go
 in and come out as flat lists of bytes, which keeps a batch cheap on both sides.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
 
+from duetime.model.chunks import chunks
 from duetime.model.clock import Clock
 from duetime.model.errors import (
-    BodyTooLarge,
     DuetimeError,
     ExpiresBeforeDue,
     JobDead,
-    JobExists,
     JobRunning,
     LeaseLost,
-    MarkMismatch,
-    QueueFull,
     StoreFull,
     StoreUnavailable,
-    TopicOffline,
 )
-from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved, NewJob
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Event, Lease, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Mark, Push, Pushed, Reaped, Reserved, Wake, Withdrawal
+from duetime.stores.base import Ask, Push, Pushed, Reaped, Reserved, Wake, Withdrawal
 from duetime.stores.direct import UnusualQueues
-from duetime.stores.redis import keys, one_job, push_batches
+from duetime.stores.redis import keys, one_job, pushes
 from duetime.stores.redis.codec import (
-    BRIEF,
     LEASED,
     REASONS,
     RECORD,
     pack_fence,
-    pack_how,
     read_info,
-    read_marked,
     read_moved,
 )
 from duetime.stores.redis.connect import connect
@@ -46,8 +39,9 @@ from duetime.stores.redis.damage import read_happened
 from duetime.stores.redis.direct import DirectRedis
 from duetime.stores.redis.finishing import RedisFinishing
 from duetime.stores.redis.link import Link
-from duetime.stores.redis.pipe import Argument, pack
+from duetime.stores.redis.pipe import Argument, pack_arguments
 from duetime.stores.redis.posted import PostedRedis
+from duetime.stores.redis.pushes import Batch
 from duetime.stores.redis.scripts import checked
 
 AGENDA_PAGE = 16
@@ -59,8 +53,6 @@ NEVER = float("inf")
 """The time in the agenda of a queue that does not need the reaper."""
 
 T = TypeVar("T")
-
-_KINDS = {IfExists.KEEP: "k", IfExists.REPLACE: "r", IfExists.ERROR: "e"}
 
 
 class RedisStore(RedisFinishing):
@@ -94,58 +86,52 @@ class RedisStore(RedisFinishing):
     # --- the hot path
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
-        if len(requests) == 1:
-            return await self._push_one(queue, requests[0]) or await self._push(queue, requests)
-        return await self._push_batches(queue, list(push_batches.batches(requests)))
+        if len(requests) == 1 and (pushed := await self._push_one(queue, requests[0])):
+            return [pushed]
+        return await self._push_batches(queue, pushes.batches(requests))
 
-    async def _push_one(self, queue: Queue, request: Push) -> list[Pushed | DuetimeError] | None:
-        """Push one plain job by a shorter script; None if it has to go the general way, and then nothing was done."""
+    async def _push_one(self, queue: Queue, request: Push) -> Pushed | DuetimeError | None:
+        """Push one plain job by a shorter script. Returns None if that script declined, and then nothing was done."""
         arguments = one_job.push_arguments(request)
         if arguments is None or self._unusual.has("push_one", queue):
             return None
         try:
             answer = await self._scripts.run("push_one", keys.prefix(queue), self._now(), *arguments)
         except StoreFull as full:
-            return [full]
+            return full
         if answer is None:
             self._unusual.add("push_one", queue)
-        return [one_job.read_pushed(request, answer)] if answer else None
+        return one_job.read_pushed(request, answer) if answer else None
 
-    async def _push_batches(self, queue: Queue, batches: Sequence[Sequence[Push]]) -> list[Pushed | DuetimeError]:
+    async def _push_batches(self, queue: Queue, batches: Iterable[Batch]) -> list[Pushed | DuetimeError]:
         answers: list[Pushed | DuetimeError] = []
         for batch in batches:
             try:
-                answers += await self._push(queue, batch)
+                answers += await self._push_batch(queue, batch)
             except StoreUnavailable as error:
                 if not answers:
                     raise
-                answers += [error] * len(batch)  # the batches before it have happened, and keep their answers
+                answers += [error] * len(batch.requests)  # the batches before it are done, and keep their answers
         return answers
 
-    async def _push(self, queue: Queue, requests: Sequence[Push]) -> list[Pushed | DuetimeError]:
-        if len(requests) > 1 and (one := push_batches.as_one(requests)):
-            [answer] = await self._push(queue, [one])
-            if isinstance(answer, Pushed):
-                return push_batches.split_pushed(requests, answer)
-            # Nothing has happened, but some of the requests may be fine on their own.
-        arguments = _push_arguments(requests)
+    async def _push_batch(self, queue: Queue, batch: Batch) -> list[Pushed | DuetimeError]:
         try:
-            now, *answers = await self._scripts.run("push", keys.prefix(queue), self._now(), STEP_BYTES, *arguments)
+            answer = await self._scripts.run(batch.script, keys.prefix(queue), self._now(), *batch.arguments())
         except StoreFull as full:
-            if len(requests) == 1:
+            if len(batch.requests) == 1:
                 return [full]
-            # A request that needs room must not fail one that needs none.
-            return await self._push_batches(queue, [[request] for request in requests])
-        return [_read_pushed(request, answer, now) for request, answer in zip(requests, answers, strict=True)]
+        else:
+            if (answers := batch.read(answer)) is not None:
+                return answers
+        # Nothing was done. Each request by itself: one that needs room must not fail one that needs none.
+        return await self._push_batches(queue, batch.split())
 
-    async def push_packed(self, queue: Queue, rest: bytes, count: int) -> tuple[int, Any]:
-        """Push one request whose `count` arguments are encoded in Redis's protocol already, as `rest`.
-
-        Returns the store's time and the script's answer to the request.
+    async def run_packed(self, script: str, queue: Queue, packed: bytes, count: int) -> Any:
+        """Run a script with now and these `count` packed arguments (`pipe.pack_arguments`). It is repeated if its
+        answer was lost.
         """
-        now = pack((self._now(),))
-        answer = await self._scripts.run_packed("push", keys.prefix(queue), now[now.index(b"$") :] + rest, count + 1)
-        return answer[0], answer[1]
+        now = pack_arguments((self._now(),))
+        return await self._scripts.run_packed(script, keys.prefix(queue), now + packed, count + 1, again=True)
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
         if len(asks) == 1 and asks[0].limit == 1 and (found := await self._reserve_one(queue, asks[0])):
@@ -192,7 +178,8 @@ class RedisStore(RedisFinishing):
         self, queue: Queue, leases: Sequence[Lease]
     ) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
         answers: list[Moved | LeaseLost | StoreUnavailable | None] = []
-        for some in _ack_batches(leases):
+        # No id occurs twice in a run, so that the second ack of a lease sees what the first did.
+        for some in chunks(leases, distinct=lambda lease: [lease.id]):
             ids = [lease.id for lease in some]
             fences = b"".join([pack_fence(LEASED, lease.born, lease.attempt) for lease in some])
             latest = max([lease.born for lease in some])
@@ -342,100 +329,6 @@ class RedisStore(RedisFinishing):
                     yield Wake(Queue.parse(name), results=tuple(filter(None, news[1:].split("\n"))))
                 else:
                     yield Wake(Queue.parse(name), int(news))
-
-
-def _push_arguments(requests: Sequence[Push]) -> list[Argument]:
-    ids = [job.id for request in requests for job in request.jobs]
-    arguments: list[Argument] = ["1" if len(set(ids)) == len(ids) else "", len(requests)]
-    for request in requests:
-        mark, groups = request.mark, _groups(request.jobs)
-        brief = mark is not None and mark.brief and request.if_exists is IfExists.KEEP
-        arguments.append("K" if brief else _KINDS[request.if_exists])
-        arguments += (mark.name, mark.digest, mark.life_ms) if mark else ("", "", "")
-        arguments.append(len(groups))
-        for group in groups:
-            first, ids = group[0], [job.id for job in group]
-            arguments += (pack_how(first), len(group))
-            own_delays = first.due_at is None
-            times = [job.delay_ms if job.due_at is None else job.due_at for job in group]
-            least, greatest = min(times), max(times)
-            if own_delays and least == greatest:
-                arguments += (least, "", "", *ids)
-            else:
-                pairs: list[Argument] = [""] * (2 * len(group))
-                pairs[0::2], pairs[1::2] = times, ids
-                arguments += ("+" if own_delays else "", least, greatest, *pairs)
-            arguments += [job.body for job in group]
-    return arguments
-
-
-def _groups(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
-    """Splits jobs into runs of neighbours that differ in id, body and due time only."""
-    alike = [
-        job.attributes or (job.due_at is None, job.ttl_ms, job.tries, job.priority, job.born, job.attempt)
-        for job in jobs
-    ]
-    if jobs and not jobs[0].attributes and alike.count(alike[0]) == len(jobs):
-        return [jobs]
-    # Jobs with attributes are rare and mostly differ, so each is a group of its own.
-    marked = [
-        (index, ()) if job.attributes else (-1, like) for index, (job, like) in enumerate(zip(jobs, alike, strict=True))
-    ]
-    return [[jobs[i] for i in run] for _, run in groupby(range(len(jobs)), marked.__getitem__)]
-
-
-def _read_pushed(request: Push, answer: Any, now: int) -> Pushed | DuetimeError:
-    if isinstance(answer, int):
-        return Pushed(_accepted(request, answer, now), now)
-    if isinstance(answer, bytes):
-        return read_refusal(request.jobs, request.mark, answer.decode())
-    if answer and answer[0] == b"repeated":
-        if len(answer[1]) == BRIEF.size:
-            return Pushed(_accepted(request, *BRIEF.unpack(answer[1])), now, repeated=True)
-        return Pushed(list(read_marked(answer[1])), now, repeated=True)
-    return Pushed([read_moved(job.id, moved) for job, moved in zip(request.jobs, answer, strict=True)], now)
-
-
-def _accepted(request: Push, born: int, now: int) -> list[Moved]:
-    """The answer for a request of which all jobs were accepted with this born, at this time."""
-    return [
-        Moved(Event.ACCEPTED, job.id, born, 0, now + job.delay_ms if job.due_at is None else job.due_at)
-        for job in request.jobs
-    ]
-
-
-def read_refusal(jobs: Sequence[NewJob], mark: Mark | None, text: str) -> DuetimeError:
-    """The error for the reason that lua/push.lua gives for refusing these jobs."""
-    code, *numbers = text.split(" ")
-    if code == "m":
-        name = mark.name if mark else ""
-        return MarkMismatch.of(name)
-    if code == "o":
-        return TopicOffline.of_queue()
-    if code == "f":
-        return QueueFull.of(int(numbers[0]))
-    job = jobs[int(numbers[0]) - 1]
-    if code == "b":
-        return BodyTooLarge.of(job.id, len(job.body), numbers[1])
-    if code == "l":
-        return ExpiresBeforeDue.of(job.id)
-    return JobExists.of(job.id)
-
-
-def _ack_batches(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
-    """Leases in portions in which no id stands twice, so that the second ack of a lease sees what the first did."""
-    if len(leases) <= STEP_JOBS and len({lease.id for lease in leases}) == len(leases):
-        if leases:
-            yield leases
-        return
-    batch: dict[str, Lease] = {}
-    for lease in leases:
-        if lease.id in batch or len(batch) == STEP_JOBS:
-            yield list(batch.values())
-            batch = {}
-        batch[lease.id] = lease
-    if batch:
-        yield list(batch.values())
 
 
 def _with_infos(deliveries: Iterable[list[Delivery]], infos: Iterable[bytes | None]) -> list[list[Delivery]]:

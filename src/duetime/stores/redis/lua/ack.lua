@@ -1,4 +1,5 @@
 -- Finish jobs: they are gone.
+-- Modules: keys header queue find
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to read · 3 the latest born among the leases · 4 their fences in one piece ·
 --   5.. their ids, each once

@@ -1,4 +1,5 @@
 -- Finish one job whose lease is held: what ack does for it, in half the time.
+-- Modules: keys
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 the born of the lease · 3 its fence · 4 its id
 -- Returns: 1; or nothing, if this lease or this queue needs all of ack. Nothing was changed then

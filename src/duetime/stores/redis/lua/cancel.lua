@@ -1,4 +1,5 @@
 -- Remove jobs by id from wherever they are.
+-- Modules: keys header queue find
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to read · 3 '1' if a consumer has finished them · 4.. ids
 -- Returns: packed Moved (cancelled, acked, deleted) or false per id; fewer answers than ids when the bytes were read
@@ -15,7 +16,7 @@ for i = 1, reached do
   if job and not done[id] then
     local state, born, attempt, priority, expires = job[1], job[2], job[3], job[6], job[8]
     if state == WAITING then
-      q.unstand(id, priority, expires)
+      q.remove_waiting(id, priority, expires)
     else
       q.zrem(state == LEASED and q.leases or q.dead, id)
     end

@@ -1,4 +1,5 @@
 -- Change a queue's rules, or only read them.
+-- Modules: keys queue
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 '1' to change, which creates the queue, '0' to read · 2 paused · 3 strict · 4 expired_to_dead · 5 max_jobs ·
 --   6 max_body · 7 kept · 8 offline: numbers, or '' for what stays as it is
@@ -23,6 +24,6 @@ if ARGV[1] == '1' then
 end
 if was_paused and rules[1] == 0 then
   q.paused, q.first_due = false, q.earliest()
-  q.announce(huge)
+  q.wake(huge)
 end
 return rules

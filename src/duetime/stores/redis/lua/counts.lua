@@ -1,4 +1,5 @@
 -- Count the jobs of a queue, each in its state.
+-- Modules: keys header queue find sweep
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to sweep at most · 3 bytes of values to read at most
 -- Returns: { now, delayed, ready, leased, dead, expired, damaged } at one instant; { now } when the sweep has not
@@ -19,4 +20,4 @@ for priority = 1, 3 do
 end
 local gone, total = call('ZCOUNT', q.ttl, '-inf', '(' .. text), tonumber(call('HGET', q.meta, 'expired') or 0)
 local buried = call('ZCARD', q.dead) + (q.expired_to_dead and gone or 0)
-return { now, waiting - due, due - gone, call('ZCARD', q.leases), buried, total + gone, q.aside }
+return { now, waiting - due, due - gone, call('ZCARD', q.leases), buried, total + gone, q.damaged_count }

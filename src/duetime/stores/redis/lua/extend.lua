@@ -1,4 +1,5 @@
 -- Renew a lease.
+-- Modules: keys header queue endings
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 id · 3 fence · 4 ttr_ms
 -- Returns: the new end, false if the lease is lost
@@ -6,7 +7,7 @@
 
 local now, id = q.clock(ARGV[1]), ARGV[2]
 q.begin()
-if not q.leased(id, ARGV[3]) then
+if not q.held_lease(id, ARGV[3]) then
   return false
 end
 local lease_end = now + tonumber(ARGV[4])

@@ -1,4 +1,5 @@
 -- Look at jobs by id.
+-- Modules: keys header queue
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to read · 3.. ids
 -- Returns: { now, entry.. }, an entry per id: { header + body, record or false, due_at or lease end or time of death,

@@ -1,4 +1,5 @@
 -- When the first job of each queue is due.
+-- Modules: keys queue
 -- KEYS: 1.. prefixes of queues in one partition · last their agenda
 -- ARGV: none
 -- Returns: per queue due_at, or false where nothing waits or the queue is paused

@@ -1,4 +1,5 @@
 -- How many jobs wait before each edge.
+-- Modules: keys
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1.. edges
 -- Returns: per edge the number of jobs with due_at < edge

@@ -1,4 +1,5 @@
 -- How many finishes some joins have seen.
+-- Modules: keys
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2.. names of joins
 -- Returns: { place among the names, count, ms for which it goes on counting.. } of the joins that count

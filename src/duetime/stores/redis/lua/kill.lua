@@ -1,4 +1,5 @@
 -- Send a leased job to the dead letters.
+-- Modules: keys header queue endings
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 id · 3 fence · 4 error ('' keeps the last one)
 -- Returns: packed Moved (dead), false if the lease is lost
@@ -6,7 +7,7 @@
 
 local now, id = q.clock(ARGV[1]), ARGV[2]
 q.begin()
-local job = q.leased(id, ARGV[3])
+local job = q.held_lease(id, ARGV[3])
 if not job then
   return false
 end

@@ -1,4 +1,5 @@
 -- Page through the jobs of one state.
+-- Modules: keys header queue find sweep
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to read · 3 state · 4 jobs to show · 5 jobs to look at ·
 --   6 priority · 7 instant · 8 id of the last place seen ('' thrice at the beginning)

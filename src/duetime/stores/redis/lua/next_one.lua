@@ -1,4 +1,5 @@
 -- Finish one job whose lease is held, then lease the first ready job of the queue: ack_one and reserve_one in one run.
+-- Modules: keys header
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 the born of the lease · 3 its fence · 4 its id · 5 ttr_ms
 -- Returns: { now, next_at or false, id, record, header + body }, or without the last three if no job is ready; or

@@ -1,4 +1,5 @@
 -- Remove jobs of some states, oldest first within each; or all at once, and the queue with them.
+-- Modules: keys header queue find sweep
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to remove ('' for everything) · 3 as many as are wanted in all ('' for all there are) ·
 --   4 jobs to look at one by one · 5.. states
@@ -26,7 +27,7 @@ if ARGV[2] == '' then
     q.floor = math.max(q.floor, q.latest)
   end
   call('UNLINK', q.damaged, q.jobs, q.tries, q.info, q.leases, q.dead, q.ttl, q.wait[1], q.wait[2], q.wait[3])
-  q.aside = 0
+  q.damaged_count = 0
   if not q.kept then
     call('UNLINK', q.totals)
     q.counted, q.counted_day = nil, nil

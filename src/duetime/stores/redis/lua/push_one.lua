@@ -1,4 +1,5 @@
 -- Add one plain job to a queue about which nothing is unusual: what push does then, in a third of the time.
+-- Modules: keys
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 id · 3 body · 4 the first byte of the header · 5 what follows born in the header · 6 delay_ms ·
 --   7 ttl_ms, 0 or at least delay_ms

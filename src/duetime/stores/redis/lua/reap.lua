@@ -1,5 +1,6 @@
 -- Take back leases that ran out and end expired jobs of one queue, and put it on the agenda anew; or forget the queue,
 -- if it is empty and nobody has pushed to it for a while.
+-- Modules: keys header queue find endings sweep totals
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to move · 3 bytes of values to read
 -- Returns: { now, when to come again or false, id, packed Moved (lease_expired, dead, expired).. }; '' for a Moved: the
@@ -23,7 +24,7 @@ for i = 1, #lapsed do
     local _, born, attempt, used, allowed, priority, due, expires = unpack_struct(RECORD, record)
     local job = { born, attempt, used, allowed, priority, due }
     answer[#answer + 1] = id
-    answer[#answer + 1] = q.settle(id, job, expires, now, now, LEASE_EXPIRED)
+    answer[#answer + 1] = q.end_lease(id, job, expires, now, now, LEASE_EXPIRED)
   else
     q.zrem(q.leases, id)
     q.set_aside(id, call('HGET', q.jobs, id), record, answer)
@@ -43,7 +44,7 @@ for i = 1, reached do
   end
 end
 q.commit()
-q.announce(before)
+q.wake(before)
 
 -- The next lease end or expiry; for jobs that the sweep has not met, the earliest at which one could expire.
 local again = caught_up and huge or now

@@ -1,4 +1,5 @@
 -- Change when waiting jobs are due.
+-- Modules: keys header queue find
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to read · 3 '+delay_ms' or due_at · 4.. ids
 -- Returns: per id a packed Moved (rescheduled), 'r' running, 'd' dead, 'l' expires before due, or false; fewer answers
@@ -21,11 +22,11 @@ for i = 1, reached do
   elseif job[8] > 0 and due > job[8] then
     answers[i] = 'l'
   else
-    q.unstand(id, job[6], job[8])
-    q.stand(id, job[6], due, job[8])
+    q.remove_waiting(id, job[6], job[8])
+    q.add_waiting(id, job[6], due, job[8])
     answers[i] = pack(MOVED, RESCHEDULED, NO_REASON, job[2], job[3], due, 0)
   end
 end
 q.commit()
-q.announce(before)
+q.wake(before)
 return answers

@@ -1,4 +1,5 @@
 -- Lease ready jobs to consumers, ask by ask.
+-- Modules: keys header queue find endings
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to look at · 3 bytes of bodies and attributes to give · 4.. the asks: limit,
 --   ttr_ms, high, normal, low

@@ -1,4 +1,5 @@
 -- Lease the first ready job of a queue about which nothing is unusual: what reserve does for one job, in half the time.
+-- Modules: keys header
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 ttr_ms
 -- Returns: { now, next_at or false, id, record, header + body }, or without the last three if no job is ready; or

@@ -1,4 +1,5 @@
 -- Bring dead jobs back: ready now, with new tries and ttl.
+-- Modules: keys header queue find endings
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 ttl_ms · 3 tries ('' keeps each job's own) · 4 how many of the longest dead ('' for the ids
 --   that follow) · 5.. ids
@@ -24,12 +25,12 @@ for i = 1, #ids do
     if q.informed > 0 then
       q.set_error(id, '')
     end
-    q.stand(id, priority, now, expires)
+    q.add_waiting(id, priority, now, expires)
     q.count(N_RESPAWNED)
     answer[#answer + 1] = id
     answer[#answer + 1] = pack(MOVED, RESPAWNED, NO_REASON, born, attempt, now, 0)
   end
 end
 q.commit()
-q.announce(before)
+q.wake(before)
 return answer

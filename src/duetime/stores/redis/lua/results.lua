@@ -1,4 +1,5 @@
 -- The results that are kept of jobs.
+-- Modules: keys
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of results to read · 3.. ids
 -- Returns: { a value per id.. }: kept_until I8, born I8, result; false where there is none. It ends early at its bound

@@ -1,4 +1,5 @@
 -- What has happened in a queue, day by day.
+-- Modules: keys totals
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or ''
 -- Returns: { now, { day, packed totals.. } }

@@ -1,4 +1,5 @@
 -- Take out jobs that wait or are dead, if they are as the caller saw them.
+-- Modules: keys header queue find endings
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2.. per job: id · born · due_at (0 if dead) · reason (0: it is gone, else how it is dead) · error
 -- Returns: packed Moved (cancelled, deleted, dead) or false per job
@@ -23,7 +24,7 @@ for i = 1, #ids do
     if due_now == due and (state == WAITING or reason == 0) then
       done[id] = true
       if state == WAITING then
-        q.unstand(id, priority, expires)
+        q.remove_waiting(id, priority, expires)
       else
         q.zrem(q.dead, id)
       end
