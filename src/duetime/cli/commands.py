@@ -221,7 +221,9 @@ QUEUE = (
         "duetime queue pause mail",
         "duetime queue pause --all",
     ),
-    Command("resume", "queues:resume", "Deliver again; waiting consumers wake at once.", "duetime queue resume mail"),
+    Command(
+        "resume", "queues:resume", "Deliver again; waiting consumers wake immediately.", "duetime queue resume mail"
+    ),
     Command(
         "purge",
         "queues:purge",
@@ -245,7 +247,7 @@ DEAD = (
     Command(
         "respawn",
         "dead:respawn",
-        "Bring dead jobs back: ready at once, with all their tries.",
+        "Bring dead jobs back: ready immediately, with all their tries.",
         "duetime dead respawn mail welcome-42",
         "duetime dead respawn mail --all --tries 3",
     ),
@@ -274,7 +276,7 @@ FAILED = (
     Command(
         "retry",
         "dead:respawn",
-        "Bring dead jobs back: ready at once, with all their tries.",
+        "Bring dead jobs back: ready immediately, with all their tries.",
         "duetime failed retry mail welcome-42",
         "duetime failed retry mail --all",
     ),
@@ -419,7 +421,7 @@ LIMIT = (
     Command(
         "set",
         "limits:set_limit",
-        "Let a token make so many requests and no more; those beyond it get 429 with Retry-After.",
+        "Limit the requests of a token; requests beyond the limit get 429 with Retry-After.",
         "duetime limit set 5f2a09c1 --write 1000 --read 5000 --every 1m",
     ),
     Command("remove", "limits:remove", "Take a token's limit away.", "duetime limit remove 5f2a09c1"),

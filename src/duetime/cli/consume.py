@@ -55,7 +55,7 @@ class SomeRefused(DuetimeError):
 
 @dataclass(frozen=True)
 class ReserveOptions:
-    limit: Annotated[int, typer.Option(min=1, max=500, metavar="N", help="Lease up to so many jobs.")] = 1
+    limit: Annotated[int, typer.Option(min=1, max=500, metavar="N", help="The most jobs to lease.")] = 1
     ttr: Annotated[str, typer.Option(metavar="DURATION", help="Time to run: how long the lease holds.")] = TTR
     wait: Annotated[str, typer.Option(metavar="DURATION", help="Wait so long for the first job.")] = "0"
 

@@ -89,7 +89,7 @@ class RespawnOptions:
 
 @takes_options
 def respawn(queue: QueueArgument, options: RespawnOptions, target: Target) -> None:
-    """Bring dead jobs back: ready at once, with all their tries.
+    """Bring dead jobs back: ready immediately, with all their tries.
 
     Say which: ids, --limit N, --all, or those that match a text, a range of times (as 2030-01-31T09:00:00Z), or both.
     """

@@ -35,7 +35,7 @@ ALL_STATES = (State.LEASED, State.READY, State.DELAYED, State.DEAD)
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of jobs.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
-LimitOption = Annotated[int, typer.Option(min=0, metavar="N", help="At most so many; 0 is all.")]
+LimitOption = Annotated[int, typer.Option(min=0, metavar="N", help="The most jobs to show; 0: all.")]
 
 
 @takes_options

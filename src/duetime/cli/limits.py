@@ -37,13 +37,15 @@ def list_limits(target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
 class LimitOptions:
     read: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that take or read jobs; 0: no limit.")] = 0
     write: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that add or change jobs; 0: no limit.")] = 0
-    every: Annotated[str, typer.Option(metavar="DURATION", help="So many in each such time, whole seconds.")] = "1m"
+    every: Annotated[
+        str, typer.Option(metavar="DURATION", help="The period that the limits are for, in whole seconds.")
+    ] = "1m"
     pool: PoolOption = DEFAULT_POOL
 
 
 @takes_options
 def set_limit(limited: TokenArgument, options: LimitOptions, target: Target) -> None:
-    """Let a token make so many requests and no more; those beyond it get 429 with Retry-After."""
+    """Limit the requests of a token; requests beyond the limit get 429 with Retry-After."""
     interval_ms = duration_ms(options.every)
     if not (options.read or options.write):
         raise InvalidRequest("say how many: --read N, --write N or both")

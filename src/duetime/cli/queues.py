@@ -101,7 +101,7 @@ def pause(target: Target, queues: QueuesArgument = None, every: AllOption = Fals
 
 @takes_options
 def resume(target: Target, queues: QueuesArgument = None, every: AllOption = False) -> None:
-    """Deliver again; waiting consumers wake at once."""
+    """Deliver again; waiting consumers wake immediately."""
     _configure(queues, every, target, paused=False)
 
 
@@ -132,7 +132,8 @@ class RulesOptions:
     ] = None
     offline: Annotated[bool | None, typer.Option("--offline/--no-offline", help="Refuse pushes.")] = None
     max_jobs: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Refuse pushes beyond so many jobs; 0: no cap.")
+        int | None,
+        typer.Option(min=0, metavar="N", help="Refuse pushes when the queue has this number of jobs; 0: no cap."),
     ] = None
     max_body: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Refuse larger bodies, such as 64KiB; 0: no cap.")

@@ -57,7 +57,7 @@ class Until:
     once: Annotated[bool, typer.Option("--once", help="One job, then exit.")] = False
     stop_when_empty: Annotated[bool, typer.Option("--stop-when-empty", help="Exit when nothing is ready.")] = False
     stop_when_empty_for: Annotated[str, typer.Option(metavar="TIME", help="Exit after so long without a job.")] = "0"
-    max_jobs: Annotated[int, typer.Option(help="Exit after so many jobs; 0: never.")] = 0
+    max_jobs: Annotated[int, typer.Option(help="Exit after this number of jobs; 0: never.")] = 0
     max_time: Annotated[str, typer.Option(metavar="TIME", help="Exit after so long; 0: never.")] = "0"
     memory: Annotated[
         float, typer.Option(metavar="MB", help="Replace a process that holds more, exit if it is the worker; 0: off.")

@@ -26,7 +26,7 @@ EXAMPLES = (
 @dataclass(frozen=True)
 class AuditOptions:
     journal_only: Annotated[bool, typer.Option("--journal-only", help="Without a store: the journal alone.")] = False
-    show: Annotated[int, typer.Option(metavar="N", help="Name at most so many jobs; --json names all.")] = 50
+    show: Annotated[int, typer.Option(metavar="N", help="The most jobs to name; --json names all.")] = 50
 
 
 @takes_options

@@ -38,7 +38,9 @@ class ReplayOptions:
     ] = None
     consumers: Annotated[
         str | None,
-        typer.Option(metavar="N,N...", help="Simulate so many consumers, without a store.", show_default=False),
+        typer.Option(
+            metavar="N,N...", help="Simulate these numbers of consumers, without a store.", show_default=False
+        ),
     ] = None
     speed: Annotated[float, typer.Option(help="2 is twice as fast; gaps, delays and lives shrink alike.")] = 1.0
     bodies: Annotated[

@@ -85,7 +85,10 @@ class LoadChoices:
         str, typer.Option(metavar="DURATION", help="Spread due times over this window, to flatten a spike.")
     ] = "0"
     max_rate: Annotated[
-        float, typer.Option(min=0, metavar="N", help="At most so many jobs a second; 0 is as fast as the store takes.")
+        float,
+        typer.Option(
+            min=0, metavar="N", help="The most jobs to push per second; 0: as fast as the store accepts them."
+        ),
     ] = 0
     bad_rows: Annotated[
         str, typer.Option(metavar="WORD", help="fail: push nothing if a row is bad; quarantine: put bad rows aside.")

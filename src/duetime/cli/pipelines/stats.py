@@ -16,7 +16,7 @@ EXAMPLES = ("duetime pipeline stats --lake lake", "duetime pipeline stats --agai
 @dataclass(frozen=True)
 class StatsOptions:
     again: Annotated[bool, typer.Option("--again", help="Make every day again, not only those that changed.")] = False
-    days: Annotated[int, typer.Option(min=0, help="Show the counters of so many days, the latest first.")] = 1
+    days: Annotated[int, typer.Option(min=0, help="The number of days to show counters of, the latest first.")] = 1
 
 
 @takes_options
