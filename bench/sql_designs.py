@@ -104,7 +104,7 @@ class Client:
         statements = {name: Statement.parse(address.name_tables(text)) for name, text in texts.items()}
         self._session = PostgresSession(open_connection(address), statements, prepares=True)
         self._make = IdMaker().make
-        self._first, self._suffix = ("hold_queue", "at_once") if design == "A" else ("share_b", "b")
+        self._first, self._suffix = ("hold_queue", "single_statement") if design == "A" else ("share_b", "b")
 
     def _call(self, verb: str, queue: int, **given: object) -> list[tuple[Any, ...]]:
         known = {"queue": queue, "now": None, "slot": random.randrange(SLOTS), **given}
@@ -120,7 +120,7 @@ class Client:
         quotas = {"high": 0, "normal": 0, "low": 0, "bytes": 4_000_000, "ttr_ms": 60_000}
         rows = self._call("reserve", queue, limit=CALL, **quotas)
         leases = [row[:3] for row in rows]
-        if self._suffix == "at_once":
+        if self._suffix == "single_statement":
             leases = [(row[6], row[7], row[12] + 1) for row in rows if row[6] is not None]
         if not leases:
             return 0

@@ -88,7 +88,7 @@ HOT: dict[str, dict[str, Any]] = {
         "errors": [""] * 10,
     },
     "hold_queue": {"queue": 1},
-    "push_at_once": {
+    "push_single_statement": {
         "queue": 1,
         "now": None,
         "count": 10,
@@ -102,7 +102,7 @@ HOT: dict[str, dict[str, Any]] = {
         "attributes": [None] * 10,
         "bodies": [b"body"] * 10,
     },
-    "push_one_at_once": {
+    "push_one_single_statement": {
         "queue": 1,
         "now": 20000 * 86_400_000,
         "job_id": "new",
@@ -111,7 +111,7 @@ HOT: dict[str, dict[str, Any]] = {
         "attributes": None,
         "body": b"body",
     },
-    "ack_at_once": {
+    "ack_single_statement": {
         "queue": 1,
         "now": None,
         "count": 10,
@@ -121,7 +121,7 @@ HOT: dict[str, dict[str, Any]] = {
         "borns": [number * 100 + 8 for number in range(10)],
         "attempts": NUMBERS,
     },
-    "reserve_at_once": {
+    "reserve_single_statement": {
         "queue": 1,
         "now": 500_000,
         "limit": 10,
@@ -219,7 +219,7 @@ def nodes(plan: Plan) -> Iterator[Plan]:
 
 
 def test_the_push_of_one_job_is_explained_as_one_that_succeeds(plans: Plans) -> None:
-    assert [plan["push_one_at_once"]["Actual Rows"] for plan in plans] == [1, 1]
+    assert [plan["push_one_single_statement"]["Actual Rows"] for plan in plans] == [1, 1]
 
 
 @pytest.mark.parametrize("age", Plans._fields)

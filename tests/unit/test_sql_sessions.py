@@ -67,13 +67,13 @@ async def push(store: ServerStore, *ids: str) -> Pushed:
 async def test_hot_verbs_take_few_round_trips(
     store: ServerStore, store_kind: str, round_trips: list[list[str]]
 ) -> None:
-    at_once = store_kind == "postgres"
+    single_statement = store_kind == "postgres"
     await push(store, "a", "b")
     round_trips.clear()
 
     await push(store, "c")
-    if at_once:
-        assert round_trips == [["begin", "hold_queue", "push_one_at_once", "commit"]]
+    if single_statement:
+        assert round_trips == [["begin", "hold_queue", "push_one_single_statement", "commit"]]
     else:
         assert len(round_trips) == 2
         assert round_trips[0] == ["begin", "lock_queue", "heads", "find_jobs"]
@@ -82,11 +82,11 @@ async def test_hot_verbs_take_few_round_trips(
 
     [deliveries] = (await store.reserve(QUEUE, [Ask(10, 60_000)])).deliveries
     assert [delivery.lease.id for delivery in deliveries] == ["a", "b", "c"]
-    assert len(round_trips) == (1 if at_once else 3)
+    assert len(round_trips) == (1 if single_statement else 3)
     round_trips.clear()
 
     await store.ack(QUEUE, [delivery.lease for delivery in deliveries])
-    assert len(round_trips) == (1 if at_once else 2)
+    assert len(round_trips) == (1 if single_statement else 2)
     round_trips.clear()
 
     await store.counts([Queue("shop", str(number)) for number in range(50)])

@@ -240,7 +240,7 @@ async def test_pushes_leave_the_reserve_free(path: Path) -> None:
     store = await open_store(f"sqlite://{path}?reserve=0")
     assert isinstance(await push(store, "a"), Pushed)
     await store.close()
-    assert not ballast(path).exists()
+    assert not reserve_file(path).exists()
 
     store = await open_store(f"sqlite://{path}?reserve={disk.total}")
     refused = await push(store, "b")
@@ -251,27 +251,27 @@ async def test_pushes_leave_the_reserve_free(path: Path) -> None:
     await store.close()
 
 
-async def test_the_ballast_is_as_large_as_the_log_and_comes_again(path: Path) -> None:
+async def test_the_reserve_file_is_as_large_as_the_log_and_comes_again(path: Path) -> None:
     store = await SqliteStore.open(path, reserve=1_048_576)
     assert isinstance(await push(store, "a"), Pushed)
-    assert ballast(path).stat().st_size >= 131_072
+    assert reserve_file(path).stat().st_size >= 131_072
     for job_id in "bc":
         assert isinstance(await push(store, job_id, body=b"x" * 400_000), Pushed)
-    assert ballast(path).stat().st_size == 262_144  # a quarter of the reserve
-    assert different_blocks(ballast(path)) == 64, "so that no file system keeps two as one"
-    ballast(path).unlink()
+    assert reserve_file(path).stat().st_size == 262_144  # a quarter of the reserve
+    assert different_blocks(reserve_file(path)) == 64, "so that no file system keeps two as one"
+    reserve_file(path).unlink()
     assert isinstance(await push(store, "d"), Pushed)
-    assert ballast(path).stat().st_size == 262_144
+    assert reserve_file(path).stat().st_size == 262_144
     await store.close()
 
 
 async def test_pushes_that_do_not_look_at_a_large_disk_are_few(path: Path) -> None:
     store = await SqliteStore.open(path, reserve=64 * 1_048_576)
     assert isinstance(await push(store, "a"), Pushed)
-    ballast(path).unlink()
+    reserve_file(path).unlink()
     for number in range(101):
         assert isinstance(await push(store, str(number)), Pushed)
-    assert ballast(path).exists()
+    assert reserve_file(path).exists()
     await store.close()
 
 
@@ -285,5 +285,5 @@ def different_blocks(path: Path) -> int:
     return len({data[at : at + 4096] for at in range(0, len(data), 4096)})
 
 
-def ballast(path: Path) -> Path:
-    return path.with_name(path.name + "-ballast")
+def reserve_file(path: Path) -> Path:
+    return path.with_name(path.name + "-reserve")

@@ -194,7 +194,7 @@ async def test_pushes_to_a_disk_that_is_nearly_full_are_refused(tmp_path: Path) 
 
 async def test_a_push_looks_at_a_small_disk_itself(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "jobs.db", synchronous="OFF", reserve=2**20)
-    for name in ("first", "second"):  # the ballast is as large as it may be then
+    for name in ("first", "second"):  # the reserve file is as large as it may be then
         await store.push(QUEUE, [Push([NewJob(name, bytes(200_000))])])
     direct = store.direct_calls()
     for number in range(3):

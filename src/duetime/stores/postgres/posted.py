@@ -21,9 +21,9 @@ from duetime.model.job import Lease, Moved
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.direct import UNUSUAL_S, Done, UnusualQueues
-from duetime.stores.postgres.at_once import PUSH_ONE, is_usual_push, one_job_values, read_pushed_one
 from duetime.stores.postgres.connection import PostgresLink, translate
 from duetime.stores.postgres.session import Encoded
+from duetime.stores.postgres.single_statement import PUSH_ONE, is_usual_push, one_job_values, read_pushed_one
 from duetime.stores.sql.announcements import AnnouncingHub
 
 log = logging.getLogger("duetime.postgres")

@@ -6,21 +6,21 @@ from typing import Any
 from duetime.model.job import Lease, Moved
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
-from duetime.stores.postgres import at_once
+from duetime.stores.postgres import single_statement
 from duetime.stores.sql.rows import QUEUE_COLUMNS, JobRow, QueueRow
 from duetime.stores.sql.server_step import ServerStep
 from duetime.stores.sql.step import QueueNumbers
 
 
 class PostgresStep(ServerStep):
-    def push_at_once(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed] | None:
-        return at_once.push(self, queue, requests)
+    def push_single_statement(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed] | None:
+        return single_statement.push(self, queue, requests)
 
-    def reserve_at_once(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:
-        return at_once.reserve(self, queue, asks)
+    def reserve_single_statement(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:
+        return single_statement.reserve(self, queue, asks)
 
-    def ack_at_once(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved] | None:
-        return at_once.ack(self, queue, leases)
+    def ack_single_statement(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved] | None:
+        return single_statement.ack(self, queue, leases)
 
     def _insert_queue(self, names: Mapping[str, object]) -> bool:
         return bool(self.fetch("insert_queue", **names))

@@ -23,7 +23,7 @@ from duetime.model.job_checks import check_job
 from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Push, Pushed
 from duetime.stores.sql import verbs
-from duetime.stores.sql.held_queues import QueueRound
+from duetime.stores.sql.locked_queues import QueueRound
 from duetime.stores.sql.rows import attributes
 from duetime.stores.sql.step import Step
 

@@ -92,7 +92,7 @@ class ServerStep(Step):
         self._answers = []
         self._session.put_off((query, parameters))
 
-    def run_at_once(self, queue: Queue, commands: Sequence[Command]) -> list[Rows] | None:
+    def run_in_one_round_trip(self, queue: Queue, commands: Sequence[Command]) -> list[Rows] | None:
         """Lock a queue, run commands and commit, all in one round trip; None if that is not possible.
 
         The commands get the parameters `queue` and `now`. The transaction after that is a new one.

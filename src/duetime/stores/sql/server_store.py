@@ -16,8 +16,8 @@ from duetime.stores.base import Reaped
 from duetime.stores.sql import verbs
 from duetime.stores.sql.announcements import AnnouncingHub
 from duetime.stores.sql.connection_threads import ConnectionThreads, DatabaseLink
-from duetime.stores.sql.held_queues import HeldQueues, QueueRound
 from duetime.stores.sql.intake import Intake, rows_set_aside
+from duetime.stores.sql.locked_queues import LockedQueues, QueueRound
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
@@ -39,7 +39,7 @@ class ServerStore(SqlStore):
     def __init__(self, name: str, link: DatabaseLink, connections: int, hub: AnnouncingHub) -> None:
         self._hub = self._server_hub = hub
         self._threads = ConnectionThreads(f"duetime-{name}", link, size=connections, announce=hub.announce)
-        self._held = HeldQueues(lambda queue: self._write(partial(verbs.is_held, queue=queue)))
+        self._locked = LockedQueues(lambda queue: self._write(partial(verbs.is_locked, queue=queue)))
         self._intake = Intake(self._read, self._write)
         self.registry = SqlRegistry(partial(self._threads.run, order_key=_RECORDS), self._read, hub)
 
@@ -54,12 +54,12 @@ class ServerStore(SqlStore):
     async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
         now, agenda = await self._read(lambda step: (step.now, verbs.queues_to_reap(step, limit)))
         moved: dict[Queue, Sequence[Moved]] = {}
-        reaping = self._held.begin_round()
+        reaping = self._locked.begin_round()
         try:
             is_done = await self._reap_queues(reaping, agenda, limit, moved)
             more = await self._sweep()
-            only_held = is_done and reaping.is_left_out
-            next_at = await self._read(partial(verbs.next_reap, after=now if only_held else 0))
+            only_locked = is_done and reaping.is_left_out
+            next_at = await self._read(partial(verbs.next_reap, after=now if only_locked else 0))
         except DuetimeError as error:
             if not moved:
                 raise
@@ -97,7 +97,7 @@ class ServerStore(SqlStore):
         await self._write(verbs.sweep_what_has_ended)
         await self._write(verbs.forget_queues)
         for queue in await self._read(verbs.queues_with_old_totals):
-            if not await self._write(partial(verbs.is_held, queue=queue)):
+            if not await self._write(partial(verbs.is_locked, queue=queue)):
                 await self._write(partial(verbs.fold_totals, queue=queue), queue=queue)
         return await self._write(verbs.sweep_discarded)
 

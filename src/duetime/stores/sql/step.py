@@ -71,13 +71,13 @@ class Step(ABC):
 
     # --- whole verbs in one statement; None where the dialect has none, or it does not fit the case
 
-    def push_at_once(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError] | None:
+    def push_single_statement(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError] | None:
         return None
 
-    def reserve_at_once(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:
+    def reserve_single_statement(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:
         return None
 
-    def ack_at_once(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None] | None:
+    def ack_single_statement(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None] | None:
         return None
 
     # --- what a verb will read behind the lock of its queue; a dialect may use it to save round trips

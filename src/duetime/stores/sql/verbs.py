@@ -340,7 +340,7 @@ def next_reap(step: Step, after: int = 0) -> int | None:
     return step.fetch_one("next_reap", after=after)[0]
 
 
-def is_held(step: Step, queue: Queue) -> bool:
+def is_locked(step: Step, queue: Queue) -> bool:
     """Whether somebody else holds the queue's row in this moment. Does not wait."""
     return step.load_queue(queue).id > 0 and not step.fetch(
         "find_free_queue", namespace=queue.namespace, name=queue.name

@@ -1,4 +1,4 @@
-"""A thread for work around a SQLite file that no caller has to wait for, such as writing the ballast.
+"""A thread for work around a SQLite file that no caller has to wait for, such as writing the reserve file.
 
 It starts with the first piece of work and ends at `close`. Work is handed over in any thread, in a handler of a signal
 too: that takes no lock which the interrupted code could hold.

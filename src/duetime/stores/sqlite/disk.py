@@ -2,14 +2,14 @@
 
 A step that removes jobs needs room too: it is written to SQLite's log first, and when the log is moved into the file,
 the file may have to grow. On a disk that is full to the last byte neither is possible. So pushes are refused while
-there is still some room. In case other programs take the rest, there is ballast: a file beside the jobs that is deleted
+there is still some room. In case other programs take the rest, there is a reserve file beside the jobs that is deleted
 when SQLite finds no room. One of the next pushes writes it anew.
 
 A SQLite file does not become smaller when jobs are deleted; the next jobs fill the pages that are free in it. So pushes
 go on with half of the reserve if the file itself has room for as much as the reserve.
 
-The ballast grows with the log. The background thread makes it longer before the log has become that long, so that no
-push waits for it. A push that finds the ballast too small all the same goes on only when it is large enough.
+The reserve file grows with the log. The background thread makes it longer before the log has become that long, so that
+no push waits for it. A push that finds the reserve file too small all the same goes on only when it is large enough.
 """
 
 import functools
@@ -23,10 +23,10 @@ from duetime.model.errors import StoreFull
 from duetime.stores.sqlite.background import BackgroundThread
 
 MOST_RESERVE = 64 * 1_048_576
-LEAST_BALLAST = 128 * 1024
+LEAST_RESERVE_FILE = 128 * 1024
 TURN = 1021
 LEAST_LOG_AHEAD = 256 * 1024
-"""The ballast is made ready for a log that is half as long again as it is, or longer by this."""
+"""The reserve file is made ready for a log that is half as long again as it is, or longer by this."""
 PAGE_BYTES = 4096
 CHECKPOINT_PAGES = 4000
 """The log is moved into the file at about 16 MiB: large enough to gather many writes of the same pages."""
@@ -39,7 +39,7 @@ UNSEEN_PUSHES = 100
 UNSEEN_S = 0.05
 """Where the reserve is large and there is room for more pushes, so many go without a look at the disk, for so long."""
 LOGGED_BYTES = 32 * 1024
-"""Twice what a push of a small job adds to the log. While the log grows towards the length of the ballast, only
+"""Twice what a push of a small job adds to the log. While the log grows towards the length of the reserve file, only
 so many pushes go without a look as would not bring it there.
 """
 
@@ -47,33 +47,33 @@ so many pushes go without a look as would not bring it there.
 class DiskReserve:
     """Pushes leave `reserve` bytes of the disk free. None means 64 MiB, or an eighth of a small disk; 0 means nothing.
 
-    The log is moved into the file when it reaches a quarter of the reserve at the latest. The ballast is about as large
-    as the log has been, so that deleting it makes room for moving the log into the file.
+    The log is moved into the file when it reaches a quarter of the reserve at the latest. The reserve file is about as
+    large as the log has been, so that deleting it makes room for moving the log into the file.
     """
 
     def __init__(self, path: Path, reserve: int | None, background: BackgroundThread) -> None:
         # Strings are cheaper here than Path objects: every push uses all three.
-        self._folder, self._log, self._ballast = str(path.parent), f"{path}-wal", f"{path}-ballast"
+        self._folder, self._log, self._reserve_file = str(path.parent), f"{path}-wal", f"{path}-reserve"
         if reserve is None:
             disk = os.statvfs(self._folder)
             reserve = min(MOST_RESERVE, disk.f_blocks * disk.f_frsize // 8)
         self._reserve, self._largest_log = reserve, 0
         self._unseen_pushes, self._look_at = 0, 0.0
         self._background, self._is_growth_asked = background, False
-        self._growing = threading.Lock()  # held while the ballast is written or deleted
+        self._growing = threading.Lock()  # held while the reserve file is written or deleted
         self._is_released = False
         pages = reserve // 4 // PAGE_BYTES
         self.checkpoint_pages = min(CHECKPOINT_PAGES, max(pages, 16)) if reserve else CHECKPOINT_PAGES
 
     def refusal(self, free_in_file: Callable[[], int] = lambda: 0) -> StoreFull | None:
         """The error for a push if nothing may be added now. Called in the writer's thread. Takes microseconds, unless
-        the ballast must be written. `free_in_file` counts the bytes of pages that the file has free.
+        the reserve file must be written. `free_in_file` counts the bytes of pages that the file has free.
         """
         if self.has_room():
             return None
         free, log = self._free(), self.see_log()
         wanted = self._wanted(log)
-        missing = max(wanted - _size(self._ballast), 0)
+        missing = max(wanted - _size(self._reserve_file), 0)
         has_room = self._spares(free - missing) or (
             free - missing >= self._reserve // 2 and free_in_file() >= self._reserve
         )
@@ -89,20 +89,20 @@ class DiskReserve:
         )
 
     def has_room(self) -> bool:
-        """Whether a push may be added. False also if the ballast must be written first, which only `refusal` does. For
-        any thread: if two of them come at once, a push too many goes without a look.
+        """Returns whether a push may be added. False also if the reserve file must be written first, which only
+        `refusal` does. For any thread: if two of them come at once, one push too many skips the check.
         """
         if self._unseen_pushes and time.monotonic() < self._look_at:
             self._unseen_pushes -= 1
             return True
         if not self._reserve:
             return True
-        log, ballast = self.see_log(), _size(self._ballast)
-        if ballast < self._wanted(log) or not self._spares(self._free()):
+        log, reserve_file = self.see_log(), _size(self._reserve_file)
+        if reserve_file < self._wanted(log) or not self._spares(self._free()):
             return False
-        if ballast < self._reserve // 4:
-            self._unseen_pushes = min(self._unseen_pushes, max(ballast - log, 0) // LOGGED_BYTES)
-            self._look_ahead(log, ballast)
+        if reserve_file < self._reserve // 4:
+            self._unseen_pushes = min(self._unseen_pushes, max(reserve_file - log, 0) // LOGGED_BYTES)
+            self._look_ahead(log, reserve_file)
         return True
 
     def forget_looks(self) -> None:
@@ -121,12 +121,12 @@ class DiskReserve:
         return spare >= 0
 
     def release(self) -> bool:
-        """Delete the ballast to make room; False if there is none. Called in the writer's thread."""
+        """Delete the reserve file to make room; False if there is none. Called in the writer's thread."""
         self.forget_looks()
         self._is_released = True  # a thread that writes it stops, because a file in use keeps its room when deleted
         try:
             with self._growing:
-                os.unlink(self._ballast)
+                os.unlink(self._reserve_file)
         except FileNotFoundError:
             return False
         finally:
@@ -144,13 +144,13 @@ class DiskReserve:
             self._grow(self._wanted(self.see_log()))
 
     def _wanted(self, log: int) -> int:
-        """The length of the ballast for a log of this length."""
-        return min(max(LEAST_BALLAST, 1 << log.bit_length()), self._reserve // 4)
+        """The length of the reserve file for a log of this length."""
+        return min(max(LEAST_RESERVE_FILE, 1 << log.bit_length()), self._reserve // 4)
 
-    def _look_ahead(self, log: int, ballast: int) -> None:
-        """Have the ballast made longer if the log may need that soon. A few pushes hardly fill the first one."""
+    def _look_ahead(self, log: int, reserve_file: int) -> None:
+        """Have the reserve file made longer if the log may need that soon. A few pushes hardly fill the first one."""
         wanted = self._wanted(log + max(log // 2, LEAST_LOG_AHEAD))
-        if ballast < wanted and log >= LEAST_BALLAST // 2 and not self._is_growth_asked:
+        if reserve_file < wanted and log >= LEAST_RESERVE_FILE // 2 and not self._is_growth_asked:
             self._is_growth_asked = True
             if not self._background.hand_over(lambda: self._grow_ahead(wanted)):
                 self._is_growth_asked = False
@@ -162,9 +162,9 @@ class DiskReserve:
             self._is_growth_asked = False
 
     def _grow(self, wanted: int, *, spare: int = 0) -> bool:
-        """Make the ballast so long; False if it is not, because the disk is full, or would be but for `spare` bytes."""
+        """Grow the reserve file to `wanted` bytes. Returns False if that would leave less than `spare` bytes free."""
         with self._growing:
-            missing = wanted - _size(self._ballast)
+            missing = wanted - _size(self._reserve_file)
             if missing > 0 and spare and self._free() - missing < spare:
                 return False
             return missing <= 0 or self._append(missing)
@@ -172,10 +172,10 @@ class DiskReserve:
     def _append(self, missing: int) -> bool:
         # Random bytes, because some file systems compress. Drawing takes longer than writing, so they are drawn
         # once, and turned a little for each block, because some file systems keep equal blocks once.
-        noise = os.urandom(LEAST_BALLAST)
+        noise = os.urandom(LEAST_RESERVE_FILE)
         try:
             private = functools.partial(os.open, mode=0o600)
-            with open(self._ballast, "ab", buffering=0, opener=private) as file:
+            with open(self._reserve_file, "ab", buffering=0, opener=private) as file:
                 while missing > 0 and not self._is_released:
                     missing -= file.write(noise[:missing])
                     noise = turned(noise)

@@ -338,12 +338,12 @@ class WriterThread(DatabaseThread):
         self._turnstile.begin(connection, time.monotonic() + self._lock_timeout_s)
 
     def _make_room(self, connection: sqlite3.Connection, attempt: int) -> bool:
-        """First try to move the log into the file, so that its room is used again; then delete the ballast."""
+        """First try to move the log into the file, so that its room is used again; then delete the reserve file."""
         if attempt == 0 and checkpoint(connection):
             return True
         if attempt > 1 or not self._disk.release():
             return False
-        log.warning("sqlite_ballast_released")
+        log.warning("sqlite_reserve_file_released")
         checkpoint(connection)
         return True
 

@@ -1,7 +1,7 @@
 """Queues whose rows somebody else holds with a lock: they keep no other queue waiting.
 
 A round of the reaper visits queues one after the other. It waits for the lock of one queue at most; of the others it
-only looks whether they are held, and leaves out those that are.
+only looks whether they are locked, and leaves out those that are.
 """
 
 import logging
@@ -15,16 +15,16 @@ from duetime.model.names import Queue
 log = logging.getLogger("duetime.stores")
 
 HELD_S = 30.0
-"""About how long rounds only look whether a queue is held, after one waited for its lock in vain."""
+"""About how long rounds only look whether a queue is locked, after one waited for its lock in vain."""
 FORGOTTEN_S = 600.0
-"""A queue that was held, and that no round visited for so long, is treated as any other."""
+"""A queue that was locked, and that no round visited for so long, is treated as any other."""
 
 
-class HeldQueues:
+class LockedQueues:
     """Remembers for which queues rounds have waited in vain."""
 
-    def __init__(self, is_held: Callable[[Queue], Awaitable[bool]]) -> None:
-        self.is_held = is_held
+    def __init__(self, is_locked: Callable[[Queue], Awaitable[bool]]) -> None:
+        self.is_locked = is_locked
         self._look_until: dict[Queue, float] = {}
 
     def begin_round(self) -> "QueueRound":
@@ -32,10 +32,10 @@ class HeldQueues:
         self._look_until = {queue: until for queue, until in self._look_until.items() if until > oldest}
         return QueueRound(self)
 
-    def held_last(self, queues: Sequence[Queue]) -> list[Queue]:
+    def locked_last(self, queues: Sequence[Queue]) -> list[Queue]:
         return sorted(queues, key=self._look_until.__contains__)
 
-    def may_wait_for(self, queue: Queue) -> bool:
+    def should_block_on(self, queue: Queue) -> bool:
         return self._look_until.get(queue, 0) <= monotonic()
 
     def note(self, queue: Queue) -> None:
@@ -49,18 +49,18 @@ class HeldQueues:
 class QueueRound:
     """One round. `is_left_out` says that some queues could not be visited."""
 
-    def __init__(self, held: HeldQueues) -> None:
-        self._held, self._has_waited = held, False
+    def __init__(self, locked: LockedQueues) -> None:
+        self._locked, self._has_waited = locked, False
         self.is_left_out = False
 
     async def visit(self, queues: Sequence[Queue], work: Callable[[Queue], Awaitable[bool]]) -> None:
-        """Do the work on each queue, in this order but held ones last, until it answers False."""
-        for queue in self._held.held_last(queues):
-            may_wait = not self._has_waited and self._held.may_wait_for(queue)
-            if not may_wait and await self._held.is_held(queue):
+        """Do the work on each queue, in this order but locked ones last, until it answers False."""
+        for queue in self._locked.locked_last(queues):
+            may_wait = not self._has_waited and self._locked.should_block_on(queue)
+            if not may_wait and await self._locked.is_locked(queue):
                 self.is_left_out = True
                 if self._has_waited:
-                    self._held.note(queue)
+                    self._locked.note(queue)
                 continue
             try:
                 goes_on = await work(queue)
@@ -68,8 +68,8 @@ class QueueRound:
                 # If the server is down, the next look says so.
                 log.warning("queue_left_out", extra={"queue": str(queue), "error": error.message})
                 self.is_left_out = self._has_waited = True
-                self._held.note(queue)
+                self._locked.note(queue)
                 continue
-            self._held.forget(queue)
+            self._locked.forget(queue)
             if not goes_on:
                 return

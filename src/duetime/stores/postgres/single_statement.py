@@ -1,4 +1,4 @@
-"""The usual push, reserve and ack in one round trip: the whole verb is one statement (`sql/at_once.sql`).
+"""The usual push, reserve and ack in one round trip: the whole verb is one statement (`sql/single_statement.sql`).
 
 A statement does the same as the verb in `sql/verbs.py`, or nothing. Then the answer here is None, and the verb runs
 step by step. What can be known without the database is checked here.
@@ -17,7 +17,7 @@ from duetime.stores.sql.server_step import ServerStep
 
 T = TypeVar("T")
 
-PUSH_ONE = "push_one_at_once"
+PUSH_ONE = "push_one_single_statement"
 _PRIORITIES = {int(priority): priority for priority in Priority}
 """Looking a member up by its value is slower, and a reserve does it for every job."""
 
@@ -27,10 +27,10 @@ def push(step: ServerStep, queue: Queue, requests: Sequence[Push]) -> list[Pushe
         return None
     jobs = [job for request in requests for job in request.jobs]
     if len(jobs) == 1:
-        answers = step.run_at_once(queue, [(PUSH_ONE, one_job_values(jobs[0]))])
+        answers = step.run_in_one_round_trip(queue, [(PUSH_ONE, one_job_values(jobs[0]))])
         read = read_pushed_one
     else:
-        answers = step.run_at_once(queue, [("push_at_once", _many_jobs_values(jobs))])
+        answers = step.run_in_one_round_trip(queue, [("push_single_statement", _many_jobs_values(jobs))])
         read = _read_pushed
     if not answers or not answers[0]:
         return None
@@ -50,7 +50,7 @@ def is_usual_push(requests: Sequence[Push]) -> bool:
 
 
 def one_job_values(job: NewJob) -> dict[str, object]:
-    """What `push_one_at_once` takes beside queue and now."""
+    """What `push_one_single_statement` takes beside queue and now."""
     packed = as_json(job.attributes) if job.attributes else None
     is_relative = job.due_at is None
     return {
@@ -69,7 +69,7 @@ def one_job_values(job: NewJob) -> dict[str, object]:
 
 
 def _many_jobs_values(jobs: Sequence[NewJob]) -> dict[str, object]:
-    """What `push_at_once` takes beside queue and now."""
+    """What `push_single_statement` takes beside queue and now."""
     packed = [as_json(job.attributes) if job.attributes else None for job in jobs]
     ids, lengths = [job.id for job in jobs], [len(job.body) for job in jobs]
     sizes = [length + (len(text.encode()) if text else 0) for length, text in zip(lengths, packed, strict=True)]
@@ -100,7 +100,7 @@ def _shortened(values: list[T]) -> list[T]:
 
 
 def read_pushed_one(queue: Queue, requests: Sequence[Push], row: Sequence[Any]) -> tuple[list[Pushed], list[Wake]]:
-    """The answers to the requests, and what is to be announced, from the row that `push_one_at_once` answers."""
+    """The answers to the requests, and the wakes to announce, from the row of `push_one_single_statement`."""
     now, paused, has_earlier = row
     pushed = [Pushed([_accepted(job, now) for job in request.jobs], now) for request in requests]
     if paused or has_earlier:
@@ -139,7 +139,7 @@ def reserve(step: ServerStep, queue: Queue, asks: Sequence[Ask]) -> Reserved | N
         "low": low,
         "bytes": STEP_BYTES,
     }
-    answers = step.run_at_once(queue, [("reserve_at_once", given)])
+    answers = step.run_in_one_round_trip(queue, [("reserve_single_statement", given)])
     if not answers or not answers[0]:
         return None
     [rows] = answers
@@ -181,7 +181,7 @@ def ack(step: ServerStep, queue: Queue, leases: Sequence[Lease]) -> list[Moved] 
         "borns": borns,
         "attempts": [lease.attempt for lease in leases],
     }
-    answers = step.run_at_once(queue, [("ack_at_once", given)])
+    answers = step.run_in_one_round_trip(queue, [("ack_single_statement", given)])
     if not answers or not answers[0]:
         return None
     return [Moved(Event.ACKED, lease.id, lease.born, lease.attempt) for lease in leases]

@@ -1,5 +1,5 @@
 -- Whole verbs in one statement each, for the usual case: `hold_queue` and one of them travel with the begin and the
--- commit, so that the verb takes one round trip (`at_once.py`). Each checks first whether the case is usual. If it is
+-- commit, so that the verb takes one round trip (`single_statement.py`). Each checks first whether the case is usual. If it is
 -- not, the statement changes nothing and answers no row, and the verb runs step by step. A now of null is the clock.
 
 -- name: hold_queue
@@ -9,7 +9,7 @@ SELECT 1 FROM dt.queues WHERE id = %(queue)s FOR UPDATE;
 -- Every rule of the queue that can refuse a push stands in its conditions. A list whose
 -- values are all the same has only the first of them: unnest answers null behind the end of a list. Ids of one moment
 -- are not sought one by one if the queue holds nothing between the least and the greatest of them.
--- name: push_at_once
+-- name: push_single_statement
 -- description: New jobs into a queue that holds none of their ids and has room. Answers now, paused and the old heads.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(now)s, floor(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint) AS now
@@ -119,12 +119,12 @@ SELECT
 FROM changed;
 
 -- Every rule of the queue that can refuse a push stands in the conditions of this statement, as in those of
--- `push_at_once`. Single values take a tenth to a fifth less of the server's time than arrays of one. The day's totals
+-- `push_single_statement`. Single values take a tenth to a fifth less of the server's time than arrays of one. The day's totals
 -- are updated: the first push of a day finds no row of them and goes step by step. It may run alone, without
 -- `hold_queue`. Then somebody else may change the queue after this statement's snapshot was taken: the queue's row has
 -- another xmin after that, and the statement changes nothing.
--- name: push_one_at_once
--- description: As push_at_once, for one job. Answers now, paused, and whether a job is due then or before.
+-- name: push_one_single_statement
+-- description: As push_single_statement, for one job. Answers now, paused, and whether a job is due then or before.
 WITH seen AS MATERIALIZED (
     SELECT q.ctid AS place_of_row, q.xmin AS version, clock.now
     FROM (
@@ -206,7 +206,7 @@ SELECT
     )
 FROM changed;
 
--- name: ack_at_once
+-- name: ack_single_statement
 -- description: The end of different leases that are all held. Answers now.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(now)s, floor(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint) AS now
@@ -275,7 +275,7 @@ counted AS (
 
 SELECT now FROM changed;
 
--- name: reserve_at_once
+-- name: reserve_single_statement
 -- description: Leases for one ask. No row if an expired job is among the first, or too many bytes. No jobs: id is null.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(now)s, floor(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint) AS now

@@ -1,4 +1,4 @@
-"""The ballast beside a SQLite file: made longer before the log needs it, in a thread for which no push waits."""
+"""The reserve file beside a SQLite file: made longer before the log needs it, in a thread for which no push waits."""
 
 import threading
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ def wait_for(background: BackgroundThread) -> None:
     assert done.wait(60)
 
 
-def ballast(path: Path) -> Path:
-    return path.with_name(path.name + "-ballast")
+def reserve_file(path: Path) -> Path:
+    return path.with_name(path.name + "-reserve")
 
 
 def size(path: Path) -> int:
@@ -79,19 +79,19 @@ class Gate:
         self._is_open.set()
 
 
-def test_the_ballast_grows_before_the_log_needs_it(
+def test_the_reserve_file_grows_before_the_log_needs_it(
     path: Path, reserve: DiskReserve, background: BackgroundThread
 ) -> None:
-    assert not look(reserve), "the first ballast is written before the first push"
+    assert not look(reserve), "the first reserve file is written before the first push"
     assert reserve.refusal() is None
-    assert size(ballast(path)) == 128 * KIB
+    assert size(reserve_file(path)) == 128 * KIB
 
     make_log(path, 90 * KIB)
     for length in range(100 * KIB, 20 * MIB, 100 * KIB):
-        assert look(reserve), f"a push waited for the ballast at a log of {length // KIB} KiB"
+        assert look(reserve), f"a push waited for the reserve file at a log of {length // KIB} KiB"
         wait_for(background)
         make_log(path, length)
-    assert size(ballast(path)) == 16 * MIB, "a quarter of the reserve"
+    assert size(reserve_file(path)) == 16 * MIB, "a quarter of the reserve"
 
 
 def test_a_short_log_needs_nothing_ahead(path: Path, reserve: DiskReserve, background: BackgroundThread) -> None:
@@ -99,10 +99,10 @@ def test_a_short_log_needs_nothing_ahead(path: Path, reserve: DiskReserve, backg
     assert reserve.refusal() is None
     assert look(reserve)
     wait_for(background)
-    assert size(ballast(path)) == 128 * KIB
+    assert size(reserve_file(path)) == 128 * KIB
 
 
-def test_a_push_waits_for_a_ballast_that_came_too_late(
+def test_a_push_waits_for_a_reserve_file_that_came_too_late(
     path: Path, reserve: DiskReserve, background: BackgroundThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
@@ -111,15 +111,15 @@ def test_a_push_waits_for_a_ballast_that_came_too_late(
     assert look(reserve)
     assert gate.is_reached.wait(60)
     make_log(path, 2 * MIB + 200 * KIB)
-    assert not look(reserve), "the ballast is smaller than the log"
+    assert not look(reserve), "the reserve file is smaller than the log"
 
     threading.Timer(0.05, gate.open).start()
     assert reserve.refusal() is None
     wait_for(background)
-    assert size(ballast(path)) == 4 * MIB, "and both threads together wrote no more than that"
+    assert size(reserve_file(path)) == 4 * MIB, "and both threads together wrote no more than that"
 
 
-def test_a_ballast_that_is_deleted_is_not_written_on(
+def test_a_reserve_file_that_is_deleted_is_not_written_on(
     path: Path, reserve: DiskReserve, background: BackgroundThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
@@ -128,13 +128,13 @@ def test_a_ballast_that_is_deleted_is_not_written_on(
     make_log(path, 6 * MIB)
     assert look(reserve)
     assert gate.is_reached.wait(60)
-    with ballast(path).open("rb") as before:
+    with reserve_file(path).open("rb") as before:
         threading.Timer(0.05, gate.open).start()
         assert reserve.release()
         wait_for(background)
         before.seek(0, 2)
         assert before.tell() < 9 * MIB, "the room of a deleted file comes back only when nobody writes to it"
-    assert not ballast(path).exists()
+    assert not reserve_file(path).exists()
 
 
 def test_nothing_is_written_ahead_where_the_disk_has_no_room_for_it(
@@ -145,14 +145,14 @@ def test_nothing_is_written_ahead_where_the_disk_has_no_room_for_it(
     monkeypatch.setattr(reserve, "_free", lambda: 64 * MIB + 100)
     assert look(reserve)
     wait_for(background)
-    assert size(ballast(path)) == 128 * KIB
+    assert size(reserve_file(path)) == 128 * KIB
 
 
-def test_a_lone_caller_is_never_far_ahead_of_the_ballast(path: Path) -> None:
-    """Previously a hundred pushes went without a look at the disk, however small the ballast was."""
+def test_a_lone_caller_is_never_far_ahead_of_the_reserve_file(path: Path) -> None:
+    """Previously a hundred pushes went without a look at the disk, however small the reserve file was."""
     with connect(f"sqlite://{path}?synchronous=OFF") as client:
         queue = client.queue("mail")
         queue.later("1h", b"x" * 100)  # before this one the log had what it takes to make a file
         for number in range(400):
             queue.later("1h", b"x" * 100)
-            assert size(log(path)) <= size(ballast(path)) + ONE_PUSH, f"after {number + 1} pushes"
+            assert size(log(path)) <= size(reserve_file(path)) + ONE_PUSH, f"after {number + 1} pushes"
