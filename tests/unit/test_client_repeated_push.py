@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from duetime.client.repeated_push import mark_for_repeats
+from duetime.client.calls import mark_for_repeats
 from duetime.model.job import NewJob
 
 

@@ -5,13 +5,13 @@ Both clients, sync and async, only hand Calls to a transport, so all four combin
 imported for its type only: a program that talks to a server does not wait for it.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
-from duetime.client.call_subjects import Pushing, Reserving, Subject
+from duetime.model.job import Delivery, Lease, NewJob
 from duetime.model.names import Queue
 
 if TYPE_CHECKING:
@@ -26,6 +26,31 @@ class Request(msgspec.Struct, frozen=True):
     method: str
     path: str
     body: bytes = b""
+
+
+# --- what a call is about, for tracing
+
+
+class Pushing(msgspec.Struct, frozen=True):
+    """`again` makes the same call with other jobs instead of these."""
+
+    queue: Queue
+    jobs: Sequence[NewJob]
+    again: Callable[[Sequence[NewJob]], Any]
+
+
+class Reserving(msgspec.Struct, frozen=True):
+    """The call answers deliveries."""
+
+
+class Settling(msgspec.Struct, frozen=True):
+    """The call ends the leases of these jobs by `verb`."""
+
+    verb: str
+    leased: Sequence[Lease | Delivery]
+
+
+Subject = Pushing | Reserving | Settling | None
 
 
 class Call(msgspec.Struct, Generic[Answer], frozen=True):

@@ -1,5 +1,7 @@
 """Every verb of the SDK, once: functions that make Calls (`call.py`), without any I/O."""
 
+import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -9,10 +11,19 @@ import msgspec
 from msgspec import UNSET
 
 from duetime.client import checks
-from duetime.client.call import Call, Request, decode, get_request, post_request, queue_path, then
-from duetime.client.call_subjects import Pushing, Reserving, Settling
+from duetime.client.call import (
+    Call,
+    Pushing,
+    Request,
+    Reserving,
+    Settling,
+    decode,
+    get_request,
+    post_request,
+    queue_path,
+    then,
+)
 from duetime.client.leased_job import JobInHand
-from duetime.client.repeated_push import mark_for_repeats
 from duetime.model.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.model.job import (
@@ -46,6 +57,22 @@ LIVE_STATES = (State.DELAYED, State.READY, State.LEASED)
 
 
 # --- producers
+
+
+REPEATS_MS = 5 * 60_000
+"""The life of a mark: longer than all tries of one call take together, each with its full timeout."""
+
+
+def mark_for_repeats(jobs: Sequence[NewJob]) -> Mark | None:
+    """A new mark. None if no job falls due before the last repetition: as long as they wait, their ids tell; and none
+    for lost jobs that are put back, which have marks of their own (`stores.repair_mark`).
+    """
+    if any(job.born for job in jobs) or all(job.due_at is None and job.delay_ms > REPEATS_MS for job in jobs):
+        return None
+    token = secrets.token_bytes(8)
+    # What stands before the first slash would be the name of a batch. The time comes first, because a SQL store keeps
+    # marks in the order of their names: those of one moment are then neighbours, and not spread over the whole index.
+    return Mark(f"/sdk/{time.time_ns() // 1_000_000:011x}-{token.hex()}", token, REPEATS_MS)
 
 
 def push(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark | None = None) -> Call[Pushed]:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from duetime.client.call import Call, Request, decode, queue_path
-from duetime.client.call_subjects import Pushing
+from duetime.client.call import Call, Pushing, Request, decode, queue_path
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.job import IfExists, NewJob
 from duetime.model.names import Queue

@@ -15,8 +15,7 @@ from typing import TypeVar
 import msgspec
 from opentelemetry.trace import Span
 
-from duetime.client.call import Call
-from duetime.client.call_subjects import Pushing, Reserving, Settling
+from duetime.client.call import Call, Pushing, Reserving, Settling
 from duetime.client.transport import AsyncTransport, SyncTransport
 from duetime.model.job import Delivery
 from duetime.tracing.spans import Tracing, now_ns, propagator
