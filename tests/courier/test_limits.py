@@ -155,43 +155,43 @@ class TestOneNamespaceIsSlow:
 async def test_slots_that_are_shared_go_to_the_namespaces_in_turn() -> None:
     slots = Slots(4)
     slots.share(is_shared=True)
-    assert await slots.take(9, Priority.HIGH, "a") == 2
-    blocked = asyncio.create_task(slots.take(1, Priority.HIGH, "a"))
+    assert await slots.acquire(9, Priority.HIGH, "a") == 2
+    blocked = asyncio.create_task(slots.acquire(1, Priority.HIGH, "a"))
     await asyncio.sleep(0)
-    assert await slots.take(9, Priority.LOW, "b") == 2
+    assert await slots.acquire(9, Priority.LOW, "b") == 2
 
-    slots.put_back(1, "b")
+    slots.release(1, "b")
     await asyncio.sleep(0)
     assert not blocked.done()
-    slots.put_back(1, "a")
+    slots.release(1, "a")
     assert await blocked == 1
-    assert await slots.take(9, Priority.LOW, "b") == 1
-    slots.put_back(2, "a")
-    slots.put_back(2, "b")
+    assert await slots.acquire(9, Priority.LOW, "b") == 1
+    slots.release(2, "a")
+    slots.release(2, "b")
     assert slots.used == 0
 
 
 async def test_slots_that_are_free_again_go_to_those_who_wait() -> None:
     slots = Slots(2)
-    assert await slots.take(5, Priority.LOW, "a") == 2
-    waiting = [asyncio.create_task(slots.take(1, priority, "a")) for priority in (Priority.LOW, Priority.HIGH)]
+    assert await slots.acquire(5, Priority.LOW, "a") == 2
+    waiting = [asyncio.create_task(slots.acquire(1, priority, "a")) for priority in (Priority.LOW, Priority.HIGH)]
     await asyncio.sleep(0)
-    gone = asyncio.create_task(slots.take(1, Priority.HIGH, "a"))
+    gone = asyncio.create_task(slots.acquire(1, Priority.HIGH, "a"))
     await asyncio.sleep(0)
     gone.cancel()
 
-    slots.put_back(2, "a")
+    slots.release(2, "a")
     assert await asyncio.gather(*waiting) == [1, 1]
-    slots.put_back(2, "a")
+    slots.release(2, "a")
     assert slots.used == 0
 
 
 async def test_a_cancelled_wait_gives_its_slot_back() -> None:
     slots = Slots(1)
-    await slots.take(1, Priority.HIGH, "a")
-    waiting = asyncio.create_task(slots.take(1, Priority.HIGH, "a"))
+    await slots.acquire(1, Priority.HIGH, "a")
+    waiting = asyncio.create_task(slots.acquire(1, Priority.HIGH, "a"))
     await asyncio.sleep(0)
-    slots.put_back(1, "a")
+    slots.release(1, "a")
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
 

@@ -51,7 +51,7 @@ async def test_who_has_not_heard_that_a_topic_is_back_leaves_its_jobs_alone(worl
     """Another process knows of a topic that was added again only a moment later."""
     topic = await world.topic()
     place = world.place("mail")
-    await world.courier._stop_taking()
+    await world.courier._stop_reserving()
     stale = RemovedTopicLane(place, topic, world.courier._tools, world.topics)
     await world.add("1")
 
@@ -66,7 +66,7 @@ async def test_a_removed_topic_ends_also_if_a_job_is_deleted_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await world.topic()
-    await world.courier._stop_taking()
+    await world.courier._stop_reserving()
     for number in range(3):
         await world.add(str(number))
     await world.topics.remove(world.place("mail"))

@@ -102,7 +102,7 @@ class Courier:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._stop_taking()
+        await self._stop_reserving()
         await self._finish_work()
         for task in (*self._work, *self._duties):
             task.cancel()
@@ -243,9 +243,9 @@ class Courier:
 
     async def _drain(self) -> None:
         await self._draining.wait()
-        await self._stop_taking()
+        await self._stop_reserving()
 
-    async def _stop_taking(self) -> None:
+    async def _stop_reserving(self) -> None:
         self._draining.set()
         for address in list(self._lanes):
             if address in self._lanes:

@@ -33,7 +33,7 @@ class Slots:
         self._at = 0
         self._lines: dict[Priority, Line] = {one: OrderedDict() for one in Priority}
 
-    async def take(self, wanted: int, priority: Priority, namespace: str) -> int:
+    async def acquire(self, wanted: int, priority: Priority, namespace: str) -> int:
         """Wait for 1 to `wanted` slots; answers how many were taken. A cancelled wait takes none."""
         if (free := self._free(namespace)) > 0 and not any(self._lines.values()):
             return self._grant(min(free, wanted), namespace)
@@ -45,16 +45,16 @@ class Slots:
         except asyncio.CancelledError:
             # The slots may have been granted at the same moment as the cancellation.
             if granted.done() and not granted.cancelled():
-                self.put_back(granted.result(), namespace)
+                self.release(granted.result(), namespace)
             raise
 
-    def take_free(self, wanted: int, namespace: str) -> int:
+    def acquire_free(self, wanted: int, namespace: str) -> int:
         """Take 0 to `wanted` slots that are free now, none if others wait; answers how many."""
         if wanted <= 0 or any(self._lines.values()):
             return 0
         return self._grant(min(max(self._free(namespace), 0), wanted), namespace)
 
-    def put_back(self, count: int, namespace: str) -> None:
+    def release(self, count: int, namespace: str) -> None:
         self.used -= count
         self._held[namespace] -= count
         if not self._held[namespace]:

@@ -139,7 +139,7 @@ class TopicLane:
         self._leases.add(lease)
         try:
             await self._until_allowed()
-            _, host = await self._take(1)
+            _, host = await self._acquire_slots(1)
         except BaseException:
             self._tools.spawn(self._give_back(lease))
             raise
@@ -147,7 +147,7 @@ class TopicLane:
             self._start(found, host)
         else:
             # The lease was lost during the wait: the job was removed, or another consumer has it.
-            self._put_back(1, host)
+            self._release_slots(1, host)
         while await self._fill(engine):
             pass
         return 0.0
@@ -159,14 +159,14 @@ class TopicLane:
     async def _fill(self, engine: Engine) -> bool:
         """Deliver as many ready jobs as there are slots for; False if fewer were ready."""
         wanted = await self._until_allowed()
-        granted, host = await self._take(wanted)
+        granted, host = await self._acquire_slots(wanted)
         try:
             found = await engine.reserve([self.address.queue], limit=granted, ttr_ms=self._tools.lease_ms)
         except BaseException:
-            self._put_back(granted, host)
+            self._release_slots(granted, host)
             raise
         if len(found) < granted:
-            self._put_back(granted - len(found), host)
+            self._release_slots(granted - len(found), host)
         self._start(found, host)
         return len(found) == granted
 
@@ -192,26 +192,26 @@ class TopicLane:
     def _rate_wait_s(self) -> float:
         return max(self._next_start - self._tools.clock.monotonic(), 0.0) if self.topic.rate else 0.0
 
-    async def _take(self, wanted: int) -> tuple[int, LaneHost]:
+    async def _acquire_slots(self, wanted: int) -> tuple[int, LaneHost]:
         """Take 1 to `wanted` slots, of the process and of the host alike. A lane that waits for slots of the process
         holds only one of its host meanwhile.
         """
         host, namespace = self._host, self.address.queue.namespace
-        await host.slots.take(1, self.topic.priority, namespace)
+        await host.slots.acquire(1, self.topic.priority, namespace)
         try:
-            in_process = await self._tools.slots.take(wanted, self.topic.priority, namespace)
+            in_process = await self._tools.slots.acquire(wanted, self.topic.priority, namespace)
         except BaseException:
-            host.slots.put_back(1, namespace)
+            host.slots.release(1, namespace)
             raise
-        granted = 1 + host.slots.take_free(in_process - 1, namespace)
+        granted = 1 + host.slots.acquire_free(in_process - 1, namespace)
         if granted < in_process:
-            self._tools.slots.put_back(in_process - granted, namespace)
+            self._tools.slots.release(in_process - granted, namespace)
         self._in_flight += granted
         return granted, host
 
-    def _put_back(self, count: int, host: LaneHost) -> None:
-        host.slots.put_back(count, self.address.queue.namespace)
-        self._tools.slots.put_back(count, self.address.queue.namespace)
+    def _release_slots(self, count: int, host: LaneHost) -> None:
+        host.slots.release(count, self.address.queue.namespace)
+        self._tools.slots.release(count, self.address.queue.namespace)
         self._in_flight -= count
         self._freed.set()
 
@@ -244,7 +244,7 @@ class TopicLane:
             # A fault of our own counts as a failed attempt, so that the job ends at the cap and an alert is sent.
             log.exception("delivery_broke", extra=about)
             try:
-                await self._settle_fault(delivery, topic, f"the delivery broke: {type(error).__name__}: {error}")
+                await self._report_fault(delivery, topic, f"the delivery broke: {type(error).__name__}: {error}")
             except Exception:
                 log.exception("not_settled", extra=about)
         self._leases.drop(delivery.lease)
@@ -259,8 +259,8 @@ class TopicLane:
             host.breaker.abandoned()
             raise
         finally:
-            self._put_back(1, host)
-        self._tell_breakers(answer, host)
+            self._release_slots(1, host)
+        self._update_breakers(answer, host)
         verdict = judge(topic, self.condition, answer)
         await self._log(delivery, topic, answer, verdict)
         if verdict is Verdict.DONE:
@@ -271,7 +271,7 @@ class TopicLane:
         if patience_s and topic.callback == self.topic.callback:
             self._breaker.hold(patience_s)
         self.streak.failed(describe(verdict, answer))
-        await self._settle_failure(delivery, topic, request, answer, verdict)
+        await self._report_failure(delivery, topic, request, answer, verdict)
         return False
 
     async def _call(self, request: CallbackRequest, topic: Topic) -> CallbackAnswer:
@@ -279,7 +279,7 @@ class TopicLane:
         headers = attempt_headers(secrets_of(topic, now_ms), request, now_ms=now_ms)
         return await self._tools.caller.attempt(request, topic, headers=headers)
 
-    def _tell_breakers(self, answer: CallbackAnswer, host: LaneHost) -> None:
+    def _update_breakers(self, answer: CallbackAnswer, host: LaneHost) -> None:
         """Any answer shows that the receiver lives; only a call without an answer counts as a failure."""
         if not answer.error:
             host.breaker.succeeded()
@@ -311,7 +311,7 @@ class TopicLane:
 
     # --- failure
 
-    async def _settle_failure(
+    async def _report_failure(
         self,
         delivery: Delivery,
         topic: Topic,
@@ -330,7 +330,7 @@ class TopicLane:
         delay_ms = self._delay_ms(delivery, topic, answer, verdict)
         await self._retry(delivery, topic, describe(verdict, answer), delay_ms, request)
 
-    async def _settle_fault(self, delivery: Delivery, topic: Topic, why: str) -> None:
+    async def _report_fault(self, delivery: Delivery, topic: Topic, why: str) -> None:
         self.streak.failed(why)
         delay_ms = self._delay_ms(delivery, topic, CallbackAnswer(error=why), Verdict.EMPTY)
         await self._retry(delivery, topic, why, delay_ms, None)

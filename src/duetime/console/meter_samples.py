@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from duetime.console.rate_history import MeterGain, RateHistory, RatePoint, quantile, rate_points
+from duetime.engine.duties import Rounds, run_duty
 from duetime.metrics import snapshots
 from duetime.metrics.ended_processes import METRICS
 from duetime.metrics.meters import Labels, Reading
@@ -90,7 +91,7 @@ class MeterSamples:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "MeterSamples":
-        self._task = asyncio.create_task(self._keep_history())
+        self._task = asyncio.create_task(run_duty(Rounds("console samples", self._keep_history)))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -102,14 +103,13 @@ class MeterSamples:
     def loops(self) -> Sequence[asyncio.Task[None]]:
         return (self._task,) if self._task is not None else ()
 
-    async def _keep_history(self) -> None:
-        while True:
-            try:
-                await self._remember(await self._sample())
-            except Exception:
-                # A missing figure must not stop the server.
-                log.exception("console_sample_failed")
-            await asyncio.sleep(self._sample_s)
+    async def _keep_history(self) -> float:
+        try:
+            await self._remember(await self._sample())
+        except Exception:
+            # A missing figure must not stop the server.
+            log.exception("console_sample_failed")
+        return self._sample_s
 
     async def _remember(self, sample: MeterSample) -> None:
         self._samples.append(sample._replace(late_by_queue={}))

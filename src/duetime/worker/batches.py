@@ -26,7 +26,7 @@ from duetime.model.names import FOLLOWS, MAX_ID, Queue, check_id, check_queue
 from duetime.stores.base import Mark, RulesChange
 from duetime.worker.chains import ChainedStep, TaskStep, chained
 from duetime.worker.current_job import INFIX, running_queue
-from duetime.worker.handle import TaskHandle, Work, send_work, send_work_async
+from duetime.worker.handle import TaskHandle, Work, both, send_work, send_work_async
 from duetime.worker.pusher import renamed
 
 if TYPE_CHECKING:
@@ -122,25 +122,20 @@ class BatchPlan:
     """A batch that is not open yet."""
 
     def __init__(self, app: "App", queue: str, record: BatchRecord) -> None:
-        self._app = app
+        self.app = app
         self._id = f"{queue}{INFIX}{app.make_id().lower()}"
         if len(queue) > MAX_QUEUE_NAME:
             raise InvalidRequest(f"queue name of a batch must have at most {MAX_QUEUE_NAME} characters: {queue!r}")
         self._record = record
 
-    def open(self) -> "TaskBatch":
-        """Open it; as a context manager it is closed at the end of the block, and cancelled if the block raises."""
-        return send_work(self._app, self._open())
-
-    async def open_async(self) -> "TaskBatch":
-        """`open`, inside a running loop."""
-        return await send_work_async(self._app, self._open())
-
     def _open(self) -> Work["TaskBatch"]:
-        batch = TaskBatch(self._app, self._id)
-        record = msgspec.structs.replace(self._record, opened_at=self._app.clock.now_ms())
+        """Open it; as a context manager it is closed at the end of the block, and cancelled if the block raises."""
+        batch = TaskBatch(self.app, self._id)
+        record = msgspec.structs.replace(self._record, opened_at=self.app.clock.now_ms())
         yield push(batch.keepers, [keeper_job(self._id, record)], IfExists.KEEP)
         return batch
+
+    open, open_async = both(_open)
 
 
 def plan_batch(
@@ -167,7 +162,7 @@ class TaskBatch:
         self.id = check_id(batch_id)
         self.keepers = check_queue(app.namespace, KEEPERS)
         self._queue = check_queue(app.namespace, batch_id)
-        self._app = app
+        self.app = app
 
     def __repr__(self) -> str:
         return f"<batch {self.id}>"
@@ -195,7 +190,7 @@ class TaskBatch:
         """
         jobs = self._inside(steps)
         self._send(self._check_open())
-        moved = self._app.pusher.push(jobs)
+        moved = self.app.pusher.push(jobs)
         self._send(self._check_still(moved))
         return self._handles(steps, moved)
 
@@ -203,62 +198,31 @@ class TaskBatch:
         """`add`, inside a running loop."""
         jobs = self._inside(steps)
         await self._send_async(self._check_open())
-        moved = await self._app.pusher.push_async(jobs)
+        moved = await self.app.pusher.push_async(jobs)
         await self._send_async(self._check_still(moved))
         return self._handles(steps, moved)
 
-    def close(self) -> None:
+    def _close(self) -> Work[None]:
         """Say that nobody but its own tasks adds jobs any more: it ends when none is left to run."""
-        self._send(self.change(closed=True))
+        yield from self.change(closed=True)
 
-    async def close_async(self) -> None:
-        """`close`, inside a running loop."""
-        await self._send_async(self.change(closed=True))
-
-    def pause(self) -> None:
+    def _pause(self) -> Work[None]:
         """Begin no job of it until it is resumed."""
-        self._send(self.set_paused(paused=True))
+        yield from self._set_paused(paused=True)
 
-    async def pause_async(self) -> None:
-        """`pause`, inside a running loop."""
-        await self._send_async(self.set_paused(paused=True))
+    def _resume(self) -> Work[None]:
+        """Begin jobs again."""
+        yield from self._set_paused(paused=False)
 
-    def resume(self) -> None:
-        self._send(self.set_paused(paused=False))
-
-    async def resume_async(self) -> None:
-        """`resume`, inside a running loop."""
-        await self._send_async(self.set_paused(paused=False))
-
-    def cancel(self) -> BatchStatus:
+    def _cancel(self) -> Work[BatchStatus]:
         """Remove its jobs that wait, and take no more. Those that run come to their end, and are not tried again."""
-        return self._send(self.cancel_all())
+        yield from self.change(cancelled=True)
+        while (yield from cancel_waiting(self._queue)):
+            pass
+        return (yield from self._status())
 
-    async def cancel_async(self) -> BatchStatus:
-        """`cancel`, inside a running loop."""
-        return await self._send_async(self.cancel_all())
-
-    def shift(self, by: Duration) -> int:
-        """Have every job that waits due so much later, or earlier if negative; answers how many were moved. Jobs that
-        begin meanwhile are left alone. If it is interrupted, some jobs are moved and others are not.
-        """
-        return self._send(self.shift_all(by))
-
-    async def shift_async(self, by: Duration) -> int:
-        """`shift`, inside a running loop."""
-        return await self._send_async(self.shift_all(by))
-
-    def status(self) -> BatchStatus:
+    def _status(self) -> Work[BatchStatus]:
         """How far it is; for seven days after its end, how it ended. Raises NotFound."""
-        return self._send(self.look())
-
-    async def status_async(self) -> BatchStatus:
-        """`status`, inside a running loop."""
-        return await self._send_async(self.look())
-
-    # --- without I/O
-
-    def look(self) -> Work[BatchStatus]:
         found = yield from self._find()
         if found is None:
             [kept] = yield results(self.keepers, [self.id], 0)
@@ -293,18 +257,15 @@ class TaskBatch:
             return
         raise Conflict(f"{self.id} changes all the time; try again")
 
-    def set_paused(self, *, paused: bool) -> Work[None]:
+    def _set_paused(self, *, paused: bool) -> Work[None]:
         if (yield from self._find()) is None:
             raise self._no_batch()
         yield configure(self._queue, RulesChange(paused=paused))
 
-    def cancel_all(self) -> Work[BatchStatus]:
-        yield from self.change(cancelled=True)
-        while (yield from cancel_waiting(self._queue)):
-            pass
-        return (yield from self.look())
-
-    def shift_all(self, by: Duration) -> Work[int]:
+    def _shift(self, by: Duration) -> Work[int]:
+        """Shift the due time of every waiting job by this much, earlier if negative; returns how many were moved. Jobs
+        that begin meanwhile are left alone. If it is interrupted, some jobs are moved and others are not.
+        """
         if (yield from self._find()) is None:
             raise self._no_batch()
         by_ms = _signed_ms(by)
@@ -327,6 +288,13 @@ class TaskBatch:
                 to = min(max(0, due_at + by_ms), MAX_INSTANT)
                 moved += sum(isinstance(one, Moved) for one in (yield reschedule(self._queue, some, None, to)))
         return moved
+
+    close, close_async = both(_close)
+    pause, pause_async = both(_pause)
+    resume, resume_async = both(_resume)
+    cancel, cancel_async = both(_cancel)
+    shift, shift_async = both(_shift)
+    status, status_async = both(_status)
 
     def _find(self) -> Work[tuple[Job, BatchRecord] | None]:
         [job] = yield get(self.keepers, [self.id])
@@ -351,7 +319,7 @@ class TaskBatch:
     def _inside(self, steps: Sequence[TaskStep[Any]]) -> list[Any]:
         if found := next((step for step in steps if step.previous), None):
             raise InvalidRequest(f"a task of a batch has no previous one: {found.task.name}")
-        return [renamed(step.outgoing, self._app.make_id(), self._queue) for step in steps]
+        return [renamed(step.outgoing, self.app.make_id(), self._queue) for step in steps]
 
     def _handles(self, steps: Sequence[TaskStep[Any]], moved: Sequence[Moved]) -> list[TaskHandle[Any]]:
         return [TaskHandle(step.task, self._queue, one) for step, one in zip(steps, moved, strict=True)]
@@ -360,10 +328,10 @@ class TaskBatch:
         return NotFound(f"there is no batch {self.id!r} in {self._queue.namespace}, or it is over")
 
     def _send(self, work: Work[Any]) -> Any:
-        return send_work(self._app, work)
+        return send_work(self.app, work)
 
     async def _send_async(self, work: Work[Any]) -> Any:
-        return await send_work_async(self._app, work)
+        return await send_work_async(self.app, work)
 
 
 def _signed_ms(by: Duration) -> int:

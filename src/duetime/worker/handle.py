@@ -5,9 +5,10 @@ methods block; inside a running event loop use their twins, and `await handle` f
 """
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -21,9 +22,11 @@ from duetime.stores.base import KeptResult
 from duetime.worker.pusher import UncommittedPush
 
 if TYPE_CHECKING:
+    from duetime.worker.app import App
     from duetime.worker.task import Task
 
 R = TypeVar("R")
+P = ParamSpec("P")
 Other = TypeVar("Other")
 
 SAME_MS = 1_000
@@ -328,3 +331,32 @@ def failure_of(job: Job) -> TaskFailed:
     lines = job.error.strip().splitlines()
     kind, _, message = (lines[-1] if lines else job.reason).partition(": ")
     return TaskFailed(message or kind, kind=kind, traceback=job.error)
+
+
+class AppOwner(Protocol):
+    """An object whose methods ask the store through an App."""
+
+    @property
+    def app(self) -> "App": ...
+
+
+Owner = TypeVar("Owner", bound=AppOwner)
+
+
+def both(
+    work: Callable[Concatenate[Owner, P], Work[Other]],
+) -> tuple[
+    Callable[Concatenate[Owner, P], Other],
+    Callable[Concatenate[Owner, P], Coroutine[Any, Any, Other]],
+]:
+    """Make a blocking method and its async twin of one method that yields calls."""
+
+    @wraps(work)
+    def blocking(self: Owner, *args: P.args, **kwargs: P.kwargs) -> Other:
+        return send_work(self.app, work(self, *args, **kwargs))
+
+    @wraps(work)
+    async def in_loop(self: Owner, *args: P.args, **kwargs: P.kwargs) -> Other:
+        return await send_work_async(self.app, work(self, *args, **kwargs))
+
+    return blocking, in_loop
