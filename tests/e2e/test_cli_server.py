@@ -55,7 +55,7 @@ def test_tokens_open_one_namespace(shell: Shell, serve: Callable[..., Addresses]
 
     [made] = admin.json("token", "create", "--description", "tests", "--scope", "write")
     [listed] = admin.json("token", "list")
-    assert (listed["label"], listed["description"], listed["scopes"]) == (made["label"], "tests", None)
+    assert (listed["label"], listed["description"], listed["scopes"]) == (made["label"], "tests", ["write"])
     assert shell.json("token", "list")[0]["scopes"] == ["write"]
 
     assert remote.run("push", "mail", "x", "--token", made["token"]).code == 0

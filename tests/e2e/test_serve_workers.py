@@ -89,7 +89,7 @@ async def test_settings_that_are_wrong_leave_the_old_ones_in_force(start_server:
             file.write_text(f"port = 0\n{text}\n")
             server.send(signal.SIGHUP)
             await until(lambda count=count: server.log.count("settings_refused") == count)
-    assert f"127.0.0.1:{number} is taken" in server.log
+    assert f"127.0.0.1:{number} (already in use)" in server.log
     assert server.workers() == before
     assert push(server).status_code == 201
 
