@@ -155,7 +155,7 @@ async def test_a_process_that_made_no_call_does_not_say_that_all_is_well(
         await until(lambda: PLACE in other.courier.streaks())
         await other.tells(firing=True)
     async with node(pools, "idle") as idle:
-        await idle.courier._stop_taking()
+        await idle.courier._stop_reserving()
         await idle.tells(firing=True)
     await postbox.wait_for(2)
     assert postbox.subjects == [FAILED] * 2
