@@ -421,12 +421,12 @@ async def test_cancel(scene: Scene) -> None:
 
 async def test_release_and_give_back(scene: Scene) -> None:
     a, b = await scene.leased("a", "b")
-    await scene.engine.release(a, delay_ms=3000)
+    await scene.engine.release(a, delay_ms=3000, error="x" * 3000 + "\nTimeoutError: no answer")
     await scene.engine.give_back(b)
     with pytest.raises(LeaseLost):
         await scene.engine.release(a)
     assert sure_of_time(await scene.written(), T0) == [
-        said(Event.RELEASED, "a", attempt=1, due_at=T0 + 3000),
+        said(Event.RELEASED, "a", attempt=1, due_at=T0 + 3000, error="x" * (2048 - 24) + "\nTimeoutError: no answer"),
         said(Event.GIVEN_BACK, "b", attempt=1, due_at=T0),
     ]
 
@@ -439,7 +439,7 @@ async def test_kill_respawn_and_delete(scene: Scene) -> None:
     await scene.engine.kill(delivery.lease)
     await scene.engine.cancel(QUEUE, ["a"])
     assert sure_of_time(await scene.written(), T0) == [
-        said(Event.DEAD, "a", attempt=1, reason="killed"),
+        said(Event.DEAD, "a", attempt=1, reason="killed", error="no"),
         said(Event.RESPAWNED, "a", attempt=1, due_at=T0),
         said(Event.DELIVERED, "a", attempt=2, due_at=T0),
         said(Event.DEAD, "a", attempt=2, reason="killed"),

@@ -104,6 +104,8 @@ def _details(entry: Entry) -> Iterable[str]:
                 yield f"attempt {entry.attempt}"
             if entry.reason:
                 yield entry.reason
+    if entry.error:
+        yield safe(entry.error.strip().splitlines()[-1])
     yield f"on {entry.node}"
 
 

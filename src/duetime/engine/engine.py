@@ -302,8 +302,8 @@ class Engine:
         """Give a job back to be tried again after a delay."""
         check_lease(lease)
         check_times(delay_ms=delay_ms)
-        step = Step("release", lease.queue, [lease])
-        moved = await self.recorders.run_alone(step, lambda: self.store.release(lease, delay_ms, _cut(error)))
+        step = Step("release", lease.queue, [lease], error=_cut(error))
+        moved = await self.recorders.run_alone(step, lambda: self.store.release(lease, delay_ms, step.error))
         self._calls.moved(lease.queue, [moved])
         return moved
 
@@ -319,8 +319,8 @@ class Engine:
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
         """Send a job to the dead letters."""
         check_lease(lease)
-        step = Step("kill", lease.queue, [lease])
-        return await self.recorders.run_alone(step, lambda: self.store.kill(lease, _cut(error)))
+        step = Step("kill", lease.queue, [lease], error=_cut(error))
+        return await self.recorders.run_alone(step, lambda: self.store.kill(lease, step.error))
 
     async def extend(self, lease: Lease, ttr_ms: int = DEFAULT_TTR_MS) -> int:
         """Renew a lease; answers its new end."""

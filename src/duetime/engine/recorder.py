@@ -48,13 +48,13 @@ class Step:
     | results | ids | `KeptResult` or None for each |
     | notify | one `Lease` | `Notified`: the callback's answer, without a store call |
 
-    `callers` says how many requests share the call.
+    `callers` says how many requests share the call. `error` is what the consumer reports with release and kill.
     """
 
-    __slots__ = ("asked", "callers", "queue", "verb")
+    __slots__ = ("asked", "callers", "error", "queue", "verb")
 
-    def __init__(self, verb: str, queue: Queue, asked: Sequence[Any] = (), callers: int = 1) -> None:
-        self.verb, self.queue, self.asked, self.callers = verb, queue, asked, callers
+    def __init__(self, verb: str, queue: Queue, asked: Sequence[Any] = (), callers: int = 1, error: str = "") -> None:
+        self.verb, self.queue, self.asked, self.callers, self.error = verb, queue, asked, callers, error
 
 
 class Notified(NamedTuple):

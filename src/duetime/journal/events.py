@@ -19,6 +19,8 @@ ENDS = frozenset(
 )
 """The events that end a job. Replaced ends the incarnation `was`; purged (one entry per call) ends all its jobs."""
 
+MAX_ERROR = 2048
+"""Bytes of the error of a try that the journal keeps; the store keeps more of the last one."""
 REPEATED = "repeated"
 """The reason of an entry that may repeat an earlier one: see `Draft`."""
 
@@ -31,7 +33,8 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     earlier `ts` stand before it. `body`, `ttl`, `tries`, `priority` and `attributes` are set for accepted and adopted,
     and for replaced, whose job takes the place of `was`: they are enough to push the job again. A body that is valid
     UTF-8 stands in `body`, any other in `body_b64`. `status` and `ms` belong to notified: what the callback answered,
-    and how long it took. `join` belongs to acked: the task group that the job was one of. `reason` is the store's (see
+    and how long it took. `error` belongs to released and dead: the end of what the consumer reported, at most MAX_ERROR
+    bytes. `join` belongs to acked: the task group that the job was one of. `reason` is the store's (see
     `job.Moved`); "unfenced" for an ack by id alone; for purged, the states that were purged, joined by commas; for
     closed, "successor" if another process closed the node. `batch` is the part of the push's mark before the first
     slash.
@@ -63,6 +66,7 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     was: int = 0
     status: int = 0
     ms: int = 0
+    error: str = ""
     join: SeenJoin | UnsetType = UNSET
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from duetime.engine.recorder import Notified
-from duetime.journal.events import REPEATED, Draft
+from duetime.journal.events import MAX_ERROR, REPEATED, Draft
 from duetime.journal.registered_nodes import forget, nodes_without_journal, registered
 from duetime.model.clock import rfc3339
 from duetime.model.errors import InvalidSettings, VersionConflict
@@ -115,9 +115,9 @@ def notified(pool: str, lease: Lease, ts: int, answer: Notified) -> Draft:
     )
 
 
-def moved(pool: str, queue: Queue, answers: Sequence[object], ts: int) -> list[Draft]:
-    """One draft for each of a verb's answers that moved a job."""
-    return [_draft(pool, queue, answer, ts) for answer in answers if isinstance(answer, Moved)]
+def moved(pool: str, queue: Queue, answers: Sequence[object], ts: int, error: str = "") -> list[Draft]:
+    """One draft for each of a verb's answers that moved a job. `error` is what the consumer reported of its try."""
+    return [_draft(pool, queue, answer, ts, error=error) for answer in answers if isinstance(answer, Moved)]
 
 
 def acked(
@@ -161,7 +161,7 @@ def purged(pool: str, queue: Queue, states: Sequence[State], ts: int) -> Draft:
     )
 
 
-def _draft(pool: str, queue: Queue, moved: Moved, ts: int, join: SeenJoin | None = None) -> Draft:
+def _draft(pool: str, queue: Queue, moved: Moved, ts: int, join: SeenJoin | None = None, error: str = "") -> Draft:
     return Draft(
         ts=ts,
         event=moved.event,
@@ -174,5 +174,7 @@ def _draft(pool: str, queue: Queue, moved: Moved, ts: int, join: SeenJoin | None
         due_at=moved.due_at,
         reason=moved.reason,
         was=moved.was,
+        # The last lines of a traceback say what happened.
+        error=error.encode()[-MAX_ERROR:].decode(errors="ignore"),
         join=join or UNSET,
     )

@@ -166,7 +166,7 @@ class JournalRecorder(Recorder):
         return answers
 
     async def _moved_one(self, step: Step, moved: Moved) -> Moved:
-        self._record(pool_journal.moved(self._pool, step.queue, [moved], self._time.now_ms()))
+        self._record(pool_journal.moved(self._pool, step.queue, [moved], self._time.now_ms(), step.error))
         return moved
 
     async def _moved(self, step: Step, answers: Answers) -> Answers:
