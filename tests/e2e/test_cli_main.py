@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,15 @@ def test_a_bug_is_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) ->
     ran = shell.run("queue", "list", "--json")
     assert (ran.code, ran.out) == (5, "")
     assert ran.error["message"] == "a bug in Duetime: ZeroDivisionError: division by zero"
+
+
+def test_a_pipeline_without_spark_says_what_to_install(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    for module in [name for name in sys.modules if name.startswith(("pyspark.", "duetime.spark", "duetime.cli.pipe"))]:
+        monkeypatch.delitem(sys.modules, module)
+    ran = shell.run("pipeline", "audit", "--journal", "here")
+    assert (ran.code, ran.out) == (2, "")
+    assert "pip install 'duetime[spark]'" in ran.err
 
 
 def test_a_password_is_not_repeated(shell: Shell) -> None:

@@ -35,6 +35,9 @@ JournalFolder = Annotated[
 ]
 
 
+SPARK_PACKAGES = ("pyspark", "pandas", "pyarrow", "plotly")
+"""What the extra `spark` installs and the pipelines import."""
+
 LOADED = ("params", "callback", "help", "epilog")
 """The attributes of a command that need its module."""
 
@@ -156,6 +159,8 @@ def run() -> None:
     except typer.Abort:
         _end(Usage("aborted"), 1)
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in SPARK_PACKAGES:
+            _end(InvalidSettings.lacks("this command", "spark", error), 2)
         if sys.flags.dev_mode:
             raise
         _end(DuetimeError(f"a bug in Duetime: {type(error).__name__}: {error}"), 5)

@@ -16,7 +16,8 @@ def connect(
     tracing: bool = False,
 ) -> Client:
     """A client for blocking code. `http(s)://` talks to a server; a store URL runs the engine in a thread of this
-    process. `journal` is for a store URL: the folder of its journal. `tracing` needs the extra [otel].
+    process. `token` is for a server, DUETIME_TOKEN by default. `journal` is for a store URL: the folder of its journal.
+    `tracing` needs the extra [otel].
     """
     return Client(url, namespace=namespace, token=token, journal=journal, tracing=tracing)
 
@@ -29,7 +30,8 @@ def connect_async(
     journal: str | None = None,
     tracing: bool = False,
 ) -> AsyncClient:
-    """A client for asyncio. `http(s)://` talks to a server; a store URL runs the engine in this event loop. `journal`
-    is for a store URL: the folder of its journal. `tracing` needs the extra [otel].
+    """A client for asyncio. `http(s)://` talks to a server; a store URL runs the engine in this event loop. `token` is
+    for a server, DUETIME_TOKEN by default. `journal` is for a store URL: the folder of its journal. `tracing` needs
+    the extra [otel].
     """
     return AsyncClient(url, namespace=namespace, token=token, journal=journal, tracing=tracing)

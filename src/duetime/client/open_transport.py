@@ -13,7 +13,9 @@ Transport = TypeVar("Transport", SyncTransport, AsyncTransport)
 
 
 class ConnectOptions(NamedTuple):
-    """How a client is opened. `journal` goes with the URL of a store, `token` with the URL of a server."""
+    """How a client is opened. `journal` goes with the URL of a store, `token` with the URL of a server; without one,
+    the token of DUETIME_TOKEN is sent.
+    """
 
     url: str
     token: str | None
@@ -68,7 +70,8 @@ def _open(options: ConnectOptions, colour: str) -> Any:
     tracing = _tracing() if options.tracing else None
     if is_http(options.url):
         http = getattr(import_module(f"duetime.client.{colour.lower()}_http"), f"{colour}Http")
-        transport = http(options.url, options.token, more_headers=tracing.trace_headers if tracing else dict)
+        token = options.token or os.environ.get("DUETIME_TOKEN")
+        transport = http(options.url, token, more_headers=tracing.trace_headers if tracing else dict)
     else:
         embedded = getattr(import_module("duetime.client.embedded_transport"), f"{colour}Embedded")
         transport = embedded(options.url, options.journal)

@@ -353,7 +353,7 @@ class InvalidSettings(DuetimeError):
     @classmethod
     def lacks(cls, what: str, extra: str, missing: ModuleNotFoundError) -> Self:
         """An optional package is not installed."""
-        return cls(f"{what} needs the extra duetime[{extra}] ({missing.name} is missing)")
+        return cls(f"{what} needs the package {missing.name}: pip install 'duetime[{extra}]'")
 
 
 class ClientClosed(DuetimeError):

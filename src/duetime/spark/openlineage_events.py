@@ -27,7 +27,7 @@ try:
     )
     from openlineage.client.uuid import generate_new_uuid
 except ModuleNotFoundError as missing:
-    raise InvalidSettings(f"lineage needs the extra duetime[openlineage] ({missing.name} is missing)") from None
+    raise InvalidSettings.lacks("lineage", "openlineage", missing) from None
 
 PRODUCER = f"urn:duetime:{__version__}"
 READS: Mapping[str, Sequence[str]] = {

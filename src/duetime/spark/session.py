@@ -24,7 +24,7 @@ try:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 except ModuleNotFoundError as missing:
-    raise InvalidSettings(f"the pipelines need the extra duetime[spark] ({missing.name} is missing)") from None
+    raise InvalidSettings.lacks("duetime.spark", "spark", missing) from None
 
 JAVA_VERSION = 17
 LOCAL_MASTER = "local[*]"

@@ -81,7 +81,7 @@ class App:
         if not self.url:
             raise InvalidSettings("an App needs the URL of a store or server: App(url) or DUETIME_URL")
         self.namespace = check_namespace(namespace)
-        self.token = token or os.environ.get("DUETIME_TOKEN") or None
+        self.token = token
         self.default_queue = check_queue(namespace, queue).name
         self.journal = journal
         self.clock = clock or SystemClock()

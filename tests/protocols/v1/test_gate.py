@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from duetime.client import connect_async
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
+from duetime.model.errors import Unauthorized
 from duetime.protocols.rate_limits import Limit, RateLimits
 from duetime.protocols.tokens import Access, Tokens
 from duetime.protocols.v1 import NativeDoor, administration
@@ -232,3 +234,12 @@ async def test_a_finish_that_adds_jobs_needs_write_as_well(server: Server) -> No
     problem(await finish(reader, then=[{"body": ""}]), 403, "forbidden")
     assert await ok(await finish(reader, result="x", result_ttl=1)) == {"results": [{}]}
     assert await ok(await finish(both, then=[{"body": ""}])) == {"results": [{}]}
+
+
+async def test_the_sdk_reads_its_token_from_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connect_async(str(server.http.base_url), namespace="shop") as client:
+        with pytest.raises(Unauthorized):
+            await client.queue("mail").push("x")
+    monkeypatch.setenv("DUETIME_TOKEN", await server.token())
+    async with connect_async(str(server.http.base_url), namespace="shop") as client:
+        await client.queue("mail").push("x")

@@ -8,7 +8,8 @@ from duetime.protocols.rate_limits import RateLimits, Side, Slot
 from duetime.protocols.tokens import EVERYTHING, Access, Tokens, split
 
 NO_TOKEN = (
-    "this server requires a token: `Authorization: Bearer TOKEN`; the duetime command reads it from DUETIME_TOKEN"
+    "this server requires a token: `Authorization: Bearer TOKEN`; "
+    "the SDK and the duetime command read it from DUETIME_TOKEN"
 )
 
 
