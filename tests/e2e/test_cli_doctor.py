@@ -49,6 +49,19 @@ def test_a_sound_sqlite_store(shell: Shell) -> None:
     assert "fail" not in grades(ran).values()
 
 
+def test_programs_without_a_journal_are_listed_if_the_pool_journals(shell: Shell, tmp_path: Path) -> None:
+    with duetime.connect(shell.url, journal="off") as without:
+        without.queue("mail").push("x")
+        assert "journal.programs" not in grades(shell.run("doctor", "--json")), "the pool does not journal"
+        with duetime.connect(shell.url, journal=str(tmp_path / "journal")) as journaling:
+            journaling.queue("mail").push("y")
+        found = find(shell.run("doctor", "--json"), "journal.programs")
+        assert found["grade"] == "warn"
+        assert f"process {os.getpid()} on " in found["what"]
+        assert "--assume-lost" in found["fix"]
+    assert find(shell.run("doctor", "--json"), "journal.programs")["grade"] == "ok"
+
+
 def test_what_is_wrong_comes_with_a_reason_and_a_remedy(shell: Shell) -> None:
     shell.ok("push", "mail", "x")
     ran = shell.run("doctor", "--url", shell.url + "?synchronous=OFF")

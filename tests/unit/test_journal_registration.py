@@ -8,7 +8,7 @@ import pytest
 
 from duetime.client import AsyncClient
 from duetime.engine import Engine
-from duetime.journal import journal
+from duetime.journal import journal, registered_nodes
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
 from duetime.journal.options import JournalOptions
@@ -135,6 +135,46 @@ async def test_records_are_renewed_before_each_heartbeat(tmp_path: Path, monkeyp
         one.keep_for("default", pulse, renew)
         await until(lambda: len(done) >= 5)
     assert done[:5] == ["heartbeat", "renewed", "heartbeat", "renewed", "heartbeat"], "the first is written at once"
+
+
+async def test_a_bug_in_a_renewal_ends_neither_the_renewals_nor_the_heartbeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journal, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(registered_nodes, "RENEW_EVERY_S", 0.01)
+    done: list[str] = []
+
+    async def renew() -> None:
+        done.append("renewed")
+        if done.count("renewed") == 1:
+            raise ValueError("a bug")
+
+    def pulse() -> int:
+        done.append("heartbeat")
+        return 1
+
+    async with Journal(JournalOptions(tmp_path, reserve=0)) as one:
+        one.keep_for("default", pulse, renew)
+        await until(lambda: len(done) >= 4)
+    assert done[:4] == ["heartbeat", "renewed", "renewed", "heartbeat"], "no heartbeat without the records"
+
+    store = MemoryStore()
+    without = NodeRegistration(store)
+    await without.make()
+    rounds: list[int] = []
+
+    class Broken(MemoryRegistry):
+        async def put(self, kind: str, key: str, value: bytes, *, if_version: int | None = None) -> Record:
+            rounds.append(1)
+            raise ValueError("a bug")
+
+    store.registry = Broken(SystemClock())
+    renewing = asyncio.create_task(without.keep_renewed())
+    await until(lambda: len(rounds) >= 2)
+    renewing.cancel()
+    messages = [record.message for record in caplog.records if record.exc_info]
+    assert messages[:1] == ["journal_renewal_failed"]
+    assert messages.count("node_renewal_failed") >= 1
 
 
 async def test_a_pool_whose_store_hangs_keeps_no_other_pool_from_its_heartbeats(

@@ -15,6 +15,8 @@ from duetime.cli.options import Target
 from duetime.cli.output import span
 from duetime.client.store_link import on_store
 from duetime.client.transport import is_http
+from duetime.journal.pool_journal import known
+from duetime.journal.registered_nodes import registered
 from duetime.model.errors import DuetimeError, Forbidden, InvalidSettings, StoreUnavailable, Unauthorized
 from duetime.model.masking import mask
 from duetime.stores.base import Store
@@ -99,6 +101,18 @@ DAMAGED = Check(
         fix="see where they are with --deep; find out who wrote them; push their jobs again (`pipeline reconcile`)",
     ),
     ok("no entry had to be set aside"),
+)
+PROGRAMS_WITHOUT_JOURNAL = Check(
+    "journal.programs",
+    warn(
+        "process {node.pid} on {node.host} has no journal ({name})",
+        when=lambda f: "node" in f,
+        why="the pool journals, but changes by this program are missing from its journal: audit proves nothing until "
+        "it stops",
+        fix="restart it, without --journal off; if it was killed, name it with --assume-lost {name}",
+    ),
+    ok("every program that changes jobs writes a journal"),
+    rows=lambda f: [{"name": name, "node": node} for name, node in sorted(f["nodes"].items())],
 )
 DEEP = Check(
     "store.check",
@@ -196,6 +210,9 @@ def _examine_server(scheme: str, url: str) -> Generator[Finding, None, bool]:
 
 async def _ask_store(store: Store, *, deep: bool) -> list[Finding]:
     findings = [*await _timed_pings(store), *judge([DAMAGED], {"damaged": await _damaged(store)})]
+    if journaling := await known(store):
+        nodes = {name: node for name, node in (await registered(store)).items() if node.lacks_entries(journaling.since)}
+        findings += judge([PROGRAMS_WITHOUT_JOURNAL], {"nodes": nodes})
     return findings + ([*judge([DEEP], {"problems": await store.check()})] if deep else [])
 
 

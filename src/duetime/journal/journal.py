@@ -205,8 +205,13 @@ class Journal:
             await asyncio.sleep(HEARTBEAT_S)
             # The records come first: a reader that has seen the heartbeat relies on them.
             if renew := self._renewals.get(pool):
-                with suppress(DuetimeError):  # the store is down; the next heartbeat tries again
+                try:
                     await renew()
+                except DuetimeError:
+                    pass  # the store is down; the next heartbeat tries again
+                except Exception:
+                    log.exception("journal_renewal_failed", extra={"pool": pool})
+                    continue
             self._beat(pool)
 
     def _beat(self, pool: str) -> None:
@@ -229,6 +234,8 @@ class Journal:
                 log.info("journal_deleted", extra={"segments": len(deleted)})
         except OSError as error:
             log.warning("journal_housekeeping_failed", extra={"error": str(error)})
+        except Exception:
+            log.exception("journal_housekeeping_failed")
 
     def _ship(self, shipper: Shipper) -> None:
         try:

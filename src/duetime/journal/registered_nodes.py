@@ -8,6 +8,7 @@ all nodes, and write them again into a store that was wiped.
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Iterable
@@ -21,6 +22,8 @@ from duetime.model.errors import DuetimeError, VersionConflict
 from duetime.model.ids import IdMaker
 from duetime.stores.base import Store
 from duetime.stores.registry import Record
+
+log = logging.getLogger("duetime.journal")
 
 KIND = "journal_node"
 
@@ -145,8 +148,12 @@ class NodeRegistration:
         """Renew the record of an engine without a journal until cancelled."""
         while True:
             await asyncio.sleep(RENEW_EVERY_S)
-            with suppress(DuetimeError):  # the store is down; tried again after the next pause
+            try:
                 await self._put_without_journal()
+            except DuetimeError:
+                pass  # the store is down; the next round tries again
+            except Exception:
+                log.exception("node_renewal_failed", extra={"node": self._node})
 
     async def withdraw(self) -> None:
         """The engine without a journal has stopped: its record goes."""
