@@ -3,11 +3,12 @@
 import pytest
 
 from duetime.cli.leases import read_lease, write_lease
-from duetime.cli.options import When, parse_attributes, parse_when
+from duetime.cli.options import parse_attributes, parse_when
 from duetime.cli.output import body_text, preview, relative, safe, span
 from duetime.model.errors import InvalidId, InvalidName, InvalidRequest, InvalidTime
 from duetime.model.job import Lease
 from duetime.model.names import Queue
+from duetime.model.when import When
 
 
 @pytest.mark.parametrize("job_id", ["j", "a:b/c d%41", "été ☃", "'$(rm)`", "x" * 128])
@@ -37,11 +38,11 @@ def test_what_is_no_lease_is_refused(text: str, error: type[Exception]) -> None:
 @pytest.mark.parametrize(
     ("text", "when"),
     [
-        ("0", When(delay="0ms")),
-        ("90", When(delay="90000ms")),
-        (" 1h30m ", When(delay="5400000ms")),
-        ("99999999", When(delay="99999999000ms")),
-        ("3153600000s", When(delay="3153600000000ms")),
+        ("0", When(delay_ms=0)),
+        ("90", When(delay_ms=90_000)),
+        (" 1h30m ", When(delay_ms=5_400_000)),
+        ("99999999", When(delay_ms=99_999_999_000)),
+        ("3153600000s", When(delay_ms=3_153_600_000_000)),
         ("4070908800000", When(due_at=4_070_908_800_000)),
         ("2099-01-01T00:00:00Z", When(due_at=4_070_908_800_000)),
         ("2099-01-01T01:00:00+01:00", When(due_at=4_070_908_800_000)),
@@ -51,9 +52,7 @@ def test_when(text: str, when: When) -> None:
     assert parse_when(text) == when
 
 
-@pytest.mark.parametrize(
-    "text", ["", "soon", "10x", "-5s", "2099-01-01", "2099-01-01T00:00:00", "9" * 30, "1795236220.5"]
-)
+@pytest.mark.parametrize("text", ["", "soon", "10x", "-5s", "9" * 30, "1795236220.5"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidTime):
         parse_when(text)

@@ -52,14 +52,13 @@ def cancel(queue: QueueArgument, ids: IdsArgument, target: Target) -> None:
 def reschedule(
     queue: QueueArgument,
     ids: IdsArgument,
-    when: Annotated[str, typer.Option("--delay", "--at", metavar="WHEN", help="A delay from now (10s) or an instant.")],
+    when: Annotated[str, typer.Option("--delay", "--at", metavar="WHEN", help="A delay (5m), or tomorrow 09:00.")],
     target: Target,
 ) -> None:
     """Change when waiting jobs are due."""
     name, due = target.queue(queue), parse_when(when)
-    _for_each(
-        target, name, ids, lambda client, chunk: client.send(calls.reschedule(name, chunk, due.delay, due.due_at))
-    )
+    delay = None if due.delay_ms is None else f"{due.delay_ms}ms"
+    _for_each(target, name, ids, lambda client, chunk: client.send(calls.reschedule(name, chunk, delay, due.due_at)))
 
 
 def _for_each(

@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from duetime.model.clock import Duration, bare_instant_ms, duration_ms, instant_ms
+from duetime.model.clock import SystemClock
 from duetime.model.errors import InvalidRequest, InvalidTime, StoreUnavailable
 from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_queue
+from duetime.model.when import When, read_when
 
 if TYPE_CHECKING:
     from duetime.client import Client
@@ -200,28 +201,14 @@ def _default(field: "dataclasses.Field[Any]") -> object:
     return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
 
 
-@dataclass(frozen=True)
-class When:
-    """A delay or an instant, whichever was written."""
-
-    delay: Duration | None = None
-    due_at: int | None = None
-
-
 def parse_when(text: str) -> When:
-    """`10s`, `1h30m` or `90` is a delay; `2026-11-15T09:00:00Z` or epoch milliseconds is an instant.
-
-    `bare_instant_ms` says which bare numbers are instants.
+    """A delay (`10s`, `5 minutes`, `90`) or an instant (`tomorrow 09:00`, RFC 3339, epoch milliseconds); times without
+    a zone are local.
     """
-    stripped = text.strip()
-    if (due_at := bare_instant_ms(stripped)) is not None:
-        return When(due_at=due_at)
-    try:
-        return When(delay=f"{duration_ms(stripped)}ms")
-    except InvalidTime:
-        if not stripped[:4].isdigit():
-            raise
-    return When(due_at=instant_ms(stripped))
+    when = read_when(text, now_ms=SystemClock().now_ms(), zone=None)
+    if when.delay_ms is not None and when.delay_ms < 0:
+        raise InvalidTime(f"time must not be in the past, got {text!r}")
+    return when
 
 
 def parse_attributes(pairs: list[str]) -> Mapping[str, str]:

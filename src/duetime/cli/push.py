@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from duetime.cli.options import Target, When, parse_attributes, parse_when, takes_options
+from duetime.cli.options import Target, parse_attributes, parse_when, takes_options
 from duetime.cli.output import Answer, moment, moved_document
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields, new_job
 from duetime.model.errors import InvalidRequest
 from duetime.model.job import DEFAULT_TRIES, Event, IfExists, Moved, NewJob, Priority
 from duetime.model.names import Queue
+from duetime.model.when import When
 
 BODY_OR_FILE = "give a BODY, - to read it from standard input, or --file"
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
@@ -50,8 +51,8 @@ class JobOptions:
         }
         if self.id is not None:
             fields["id"] = self.id
-        if when.delay is not None:
-            fields["delay"] = when.delay
+        if when.delay_ms is not None:
+            fields["delay"] = f"{when.delay_ms}ms"
         if when.due_at is not None:
             fields["due_at"] = when.due_at
         return fields
@@ -65,7 +66,8 @@ class PushOptions(JobOptions):
             "--delay",
             "--at",
             metavar="WHEN",
-            help="When it is due: a delay (10s, 1h30m) or an instant (2026-11-15T09:00:00Z). At once if not given.",
+            help="When it is due: a delay (10s, 5 minutes) or an instant (tomorrow 09:00, 2026-11-15T09:00:00Z). "
+            "Immediately if not given.",
         ),
     ] = None
     file: Annotated[
@@ -113,7 +115,7 @@ def push(
 
 @takes_options
 def later(
-    delay: Annotated[str, typer.Argument(metavar="WHEN", help="A delay (10s, 1h30m) or an instant.")],
+    delay: Annotated[str, typer.Argument(metavar="WHEN", help="A delay (5m) or an instant (tomorrow 09:00).")],
     queue: QueueArgument,
     body: Annotated[str, typer.Argument(metavar="BODY", help="The job's body; - reads it from stdin.")],
     options: JobOptions,
