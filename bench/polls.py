@@ -2,10 +2,10 @@
 
     make bench ARGS=polls           or: make bench ARGS="polls --polls 5000 --rounds 5 --store redis://127.0.0.1:6379/0"
 
-The server is one process of its own with the lmstfy door; the clients are raw sockets in another. Beside it, in turns,
-servers with nothing behind them: `bare` is asyncio as it comes, with streams and a task per connection, `floor` is the
-least that Python can do, a protocol on uvloop. With `same traffic` they answer every publish and release one parked
-poll for each; with `fan-out` they write all answers at one signal.
+The server is one process of its own with lmstfy's protocol; the clients are raw sockets in another. In turns with
+it run servers with nothing behind them. `bare` is asyncio as it comes, with streams and a task per connection,
+`floor` is the least that Python can do, a protocol on uvloop. With `same traffic` they answer every publish
+and release one parked poll for each; with `fan-out` they write all answers at one signal.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.listener import Listener
 from duetime.metrics.scraper import Scraper
-from duetime.protocols.lmstfy import LmstfyDoor, LmstfyOptions, LmstfyParts
+from duetime.protocols.lmstfy import LmstfyApp, LmstfyOptions, LmstfyParts
 from duetime.protocols.tokens import Tokens
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.open import open_store
@@ -114,7 +114,7 @@ async def serve_duetime(listening: socket.socket, url: str) -> None:
     ):
         tokens = Tokens(registry_copy, lambda: pools.registry, pools, dev=True)
         await Listener(
-            LmstfyDoor(LmstfyParts.make(pools, registry_copy, tokens, LmstfyOptions(), Scraper(pools, Alone()))),
+            LmstfyApp(LmstfyParts.make(pools, registry_copy, tokens, LmstfyOptions(), Scraper(pools, Alone()))),
             [listening],
         ).start()
         await asyncio.get_running_loop().create_future()

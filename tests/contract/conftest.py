@@ -1,9 +1,9 @@
 """One empty store per test, on a clock that the test turns.
 
-`store_kind` is the parameter that selects and counts tests per store. The doors pass the same suite: `http` and
-`http-blocking` are a memory store behind a real server, spoken to by the SDK of either colour; only tests of what no
-door offers, marked `store_only`, stay out of it. The direct calls of a store (`-direct`) pass what they are used for. A
-group of stores passes it too, less what not_in_groups.py names.
+`store_kind` is the parameter that selects and counts tests per store. The HTTP API passes the same suite: `http` and
+`http-blocking` are a memory store behind a real server, spoken to by the SDK of either colour; only tests of what the
+API does not offer, marked `store_only`, stay out of it. The direct calls of a store (`-direct`) pass what they are used
+for. A group of stores passes it too, less what not_in_groups.py names.
 Every test ends with a proof that the store it leaves behind is sound.
 """
 
@@ -26,7 +26,7 @@ from tests.plugins.lanes import parametrize_by_store
 from tests.protocols.v1.server import serve
 
 STORE_KINDS = ["memory", "sqlite", "redis", "postgres", "mysql"]
-DOOR_KINDS = ["http", "http-blocking"]
+HTTP_KINDS = ["http", "http-blocking"]
 DIRECT_KINDS = ["sqlite-direct", "redis-direct"]
 """A store's calls in the caller's own thread; only for what is tried by verbs that have such a call."""
 DIRECT_FILES = {
@@ -44,7 +44,7 @@ SHARED_KINDS = ["sqlite", "redis", "postgres", "mysql"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "store_only: about what no door offers, such as the bounds of one call")
+    config.addinivalue_line("markers", "store_only: about what the API does not offer, such as the bounds of one call")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -57,7 +57,7 @@ def kinds_of(metafunc: pytest.Metafunc) -> list[str]:
     if metafunc.definition.originalname not in NOT_IN_GROUPS:
         kinds.append(GROUP)
     if "store" in metafunc.fixturenames and not metafunc.definition.get_closest_marker("store_only"):
-        kinds += DOOR_KINDS
+        kinds += HTTP_KINDS
         if metafunc.module.__name__.rpartition(".")[2] in DIRECT_FILES:
             kinds += DIRECT_KINDS
     return kinds
@@ -119,7 +119,7 @@ def clock() -> ManualClock:
 async def store(store_url: str, store_kind: str, clock: ManualClock) -> AsyncIterator[Store]:
     opened = await open_store(store_url, clock=clock)
     try:
-        if store_kind in DOOR_KINDS:
+        if store_kind in HTTP_KINDS:
             async with serve(opened, reaping=False) as served, AsyncExitStack() as stack:
                 if store_kind == "http":
                     client = await stack.enter_async_context(connect_async(served.url))

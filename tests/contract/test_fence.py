@@ -12,7 +12,7 @@ from duetime.model.clock import ManualClock
 from duetime.model.errors import LeaseLost
 from duetime.model.job import Counts, Event, Lease, Moved, State
 from duetime.stores.base import Store
-from tests.contract.conftest import DOOR_KINDS
+from tests.contract.conftest import HTTP_KINDS
 from tests.contract.vocabulary import (
     NOW,
     QUEUE,
@@ -137,8 +137,8 @@ async def test_old_leases_move_nothing(
     store: Store, store_kind: str, clock: ManualClock, reuse: str, walk: str, scale: int
 ) -> None:
     leases = [await given_leased(store, "a", tries=0)]
-    # What a door passes on of a lease does not depend on how many came before; the fence itself stands in the store.
-    steps = WALKS[walk] if scale > 1 or store_kind not in DOOR_KINDS else WALKS[walk][:2]
+    # What the API passes on of a lease does not depend on how many came before; the fence itself stands in the store.
+    steps = WALKS[walk] if scale > 1 or store_kind not in HTTP_KINDS else WALKS[walk][:2]
 
     for step in steps:
         # When the id is used again

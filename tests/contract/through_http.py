@@ -1,6 +1,6 @@
 """The store contract spoken through a server: every verb that has a route goes over a real socket and the SDK.
 
-What no door offers is asked of the store behind the server: the duties of an engine (reap, wakeups, heads), the
+What the API does not offer is asked of the store behind the server: the duties of an engine (reap, wakeups, heads), the
 registry, the check, and what a reserve says besides its jobs.
 """
 
@@ -86,7 +86,7 @@ class ThroughHttp:
         return await self._send(calls.extend(lease, f"{ttr_ms}ms"))
 
     async def cancel(self, queue: Queue, ids: Sequence[str], *, finished: bool = False) -> Sequence[Moved | None]:
-        assert not finished, "only the compatible doors have an ack without a lease"
+        assert not finished, "only the compatible protocols have an ack without a lease"
         return await self._send(calls.cancel(queue, ids))  # type: ignore[return-value]
 
     async def reschedule(
@@ -105,7 +105,7 @@ class ThroughHttp:
         return await self._behind.heads(queues)
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
-        """The door looks at each id once."""
+        """The application looks at each id once."""
         distinct = list(dict.fromkeys(ids))
         found = dict(zip(distinct, await self._send(calls.get(queue, distinct)), strict=False))
         return [found[job_id] for job_id in itertools.takewhile(found.__contains__, ids)]

@@ -19,7 +19,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def visit(server: Served) -> dict[str, str]:
-    """One request at every door; their ids by path."""
+    """One request of every protocol; their ids by path."""
     requests = [
         ("POST", f"{server.api}/v1/queues/default/q/jobs"),
         ("GET", f"{server.api}/api/default/q?token=hush-hush-hush"),
@@ -37,7 +37,7 @@ def visit(server: Served) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_the_access_log_has_the_requests_of_every_door(tmp_path: Path, workers: str) -> None:
+async def test_the_access_log_has_the_requests_of_every_protocol(tmp_path: Path, workers: str) -> None:
     access, rest = tmp_path / "access.log", tmp_path / "duetime.log"
     files = {"DUETIME_ACCESS_LOG_FILE": str(access), "DUETIME_LOG_FILE": str(rest), "DUETIME_LOG_FORMAT": "json"}
     with serving(tmp_path, "--dev", "--workers", workers, DUETIME_ACCESS_LOG="true", **files) as server:

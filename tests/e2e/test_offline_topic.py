@@ -1,4 +1,4 @@
-"""A topic that is offline takes no job through any door, and its removal or return lets jobs in again."""
+"""A topic that is offline takes no job through any protocol, and its removal or return lets jobs in again."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from tests.e2e.shell import Shell
 from tests.plugins.served import ServedProcess, StartServer
 from tests.plugins.until import until
 
-DOORS = {
+PROTOCOLS = {
     "DUETIME_TCP_ENABLED": "true",
     "DUETIME_TCP_PORT": "0",
     "DUETIME_OUQIANG_ENABLED": "true",
@@ -40,7 +40,7 @@ def _tcp_code(server: ServedProcess) -> int:
 
 
 def _answers(server: ServedProcess, store: str, folder: Path) -> dict[str, Any]:
-    """What each door says to one push."""
+    """What each protocol says to one push."""
     api, answers = server.api, dict[str, Any]()
     with httpx.Client(base_url=api) as http:
         for name, path, body in (
@@ -104,9 +104,9 @@ TAKEN = {
 }
 
 
-def test_every_door_refuses_what_an_offline_topic_does_not_take(start_server: StartServer, tmp_path: Path) -> None:
+def test_every_protocol_refuses_what_an_offline_topic_does_not_take(start_server: StartServer, tmp_path: Path) -> None:
     store = f"sqlite://{tmp_path}/jobs.db"
-    server = start_server("--store", store, **DOORS)
+    server = start_server("--store", store, **PROTOCOLS)
     with duetime.connect(server.api) as client:
         topics, queue = Topics(client), client.queue("mail")
         topics.add("mail", CALLBACK, delay="1h")

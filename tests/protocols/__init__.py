@@ -1,1 +1,1 @@
-"""The doors, over real sockets."""
+"""The protocols, over real sockets."""

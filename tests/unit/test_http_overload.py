@@ -262,7 +262,7 @@ async def test_clients_wait_in_the_queue_when_all_spare_connections_are_busy() -
         assert (await waiting.reply())[0] == 200
 
 
-async def test_an_overload_has_the_form_of_its_door() -> None:
+async def test_an_overload_has_the_form_of_its_protocol() -> None:
     async with serving(echo, Budget(MIB)) as server:
         for path, kind in ((b"/v1/queues/a/b/jobs", "application/problem+json"), (b"/api/a/b", "application/json")):
             status, headers, body = await (await server.connect()).ask(put(2 * MIB).replace(b" / ", b" %b " % path, 1))

@@ -24,7 +24,7 @@ class Companion:
         self.loops = tasks
 
 
-class Door:
+class HealthApp:
     """The health routes of one process with one pool."""
 
     def __init__(self) -> None:
@@ -46,26 +46,26 @@ class Door:
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[Door]:
-    door = Door()
-    async with Pools({"default": "memory:"}, open_store=door.open_store) as pools:
-        door.pools = pools
-        routes = health_routes(pools, door.draining, companions=door.companions, detailed=True)
+async def health() -> AsyncIterator[HealthApp]:
+    health = HealthApp()
+    async with Pools({"default": "memory:"}, open_store=health.open_store) as pools:
+        health.pools = pools
+        routes = health_routes(pools, health.draining, companions=health.companions, detailed=True)
         transport = httpx.ASGITransport(Starlette(routes=routes))
-        async with httpx.AsyncClient(transport=transport, base_url="http://door") as door.client:
-            yield door
+        async with httpx.AsyncClient(transport=transport, base_url="http://health") as health.client:
+            yield health
 
 
-async def test_all_is_well(door: Door) -> None:
-    assert await door.ask("/readyz") == (200, {"status": "ready"})
-    status, report = await door.ask("/healthz")
+async def test_all_is_well(health: HealthApp) -> None:
+    assert await health.ask("/readyz") == (200, {"status": "ready"})
+    status, report = await health.ask("/healthz")
     assert (status, report["status"], report["pools"]["default"]["status"]) == (200, "ok", "ok")
 
 
-async def test_a_store_that_is_down(door: Door) -> None:
-    door.stores[0].down()
-    assert await door.ask("/readyz") == (503, {"status": "not ready", "down": ["default"]})
-    status, report = await door.ask("/healthz")
+async def test_a_store_that_is_down(health: HealthApp) -> None:
+    health.stores[0].down()
+    assert await health.ask("/readyz") == (503, {"status": "not ready", "down": ["default"]})
+    status, report = await health.ask("/healthz")
     assert (status, report["status"]) == (200, "degraded")
 
 
@@ -81,19 +81,19 @@ async def test_one_store_of_a_pool_that_is_down() -> None:
 
     async with Pools({"default": "group:"}, open_store=open_group) as pools:
         transport = httpx.ASGITransport(Starlette(routes=health_routes(pools, asyncio.Event(), detailed=True)))
-        async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://health") as client:
             members["b"].down()
             assert (await client.get("/readyz")).status_code == 200
             report = (await client.get("/healthz")).json()
             assert report["pools"]["default"]["problems"] == {"b": "store_unavailable"}
 
 
-async def test_a_drain(door: Door) -> None:
-    door.draining.set()
-    assert await door.ask("/readyz") == (503, {"status": "draining"})
+async def test_a_drain(health: HealthApp) -> None:
+    health.draining.set()
+    assert await health.ask("/readyz") == (503, {"status": "draining"})
 
 
-async def test_an_engine_whose_duty_died(door: Door) -> None:
+async def test_an_engine_whose_duty_died(health: HealthApp) -> None:
     gate = asyncio.Event()
 
     async def bug(limit: int = 0) -> Reaped:
@@ -103,34 +103,34 @@ async def test_an_engine_whose_duty_died(door: Door) -> None:
         await gate.wait()
         return MemoryStore()
 
-    door.pools._open_store = stay_down
-    door.stores[0].inner.reap = bug  # type: ignore[method-assign]
-    await until(door.pools.errors)
-    assert await door.ask("/readyz") == (503, {"status": "not ready", "down": ["default"]})
+    health.pools._open_store = stay_down
+    health.stores[0].inner.reap = bug  # type: ignore[method-assign]
+    await until(health.pools.errors)
+    assert await health.ask("/readyz") == (503, {"status": "not ready", "down": ["default"]})
     gate.set()
-    await until(lambda: not door.pools.errors())
-    assert (await door.ask("/readyz"))[0] == 200
+    await until(lambda: not health.pools.errors())
+    assert (await health.ask("/readyz"))[0] == 200
 
 
-async def test_a_duty_that_does_not_come_back(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_duty_that_does_not_come_back(health: HealthApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duties, "STUCK_S", 0.0)
-    door.stores[0].slow("reap", request=asyncio.Event())
-    await until(lambda: door.pools.engine("default").stuck == ["reaper"])
-    status, report = await door.ask("/readyz")
+    health.stores[0].slow("reap", request=asyncio.Event())
+    await until(lambda: health.pools.engine("default").stuck == ["reaper"])
+    status, report = await health.ask("/readyz")
     assert (status, report["down"]) == (503, ["default"])
-    assert (await door.ask("/healthz"))[1]["pools"]["default"] == {"status": "stuck", "loops": ["reaper"]}
+    assert (await health.ask("/healthz"))[1]["pools"]["default"] == {"status": "stuck", "loops": ["reaper"]}
 
 
-async def test_a_loop_companions_the_listeners_that_died(door: Door) -> None:
+async def test_a_loop_companions_the_listeners_that_died(health: HealthApp) -> None:
     async def end() -> None:
         return
 
     forever = asyncio.create_task(asyncio.Event().wait())
-    door.companions += [object(), Companion(forever)]
-    assert (await door.ask("/readyz"))[0] == 200
+    health.companions += [object(), Companion(forever)]
+    assert (await health.ask("/readyz"))[0] == 200
     ended = asyncio.create_task(end())
     await ended
-    door.companions.append(Companion(forever, ended))
-    assert await door.ask("/readyz") == (503, {"status": "not ready", "down": ["companion"]})
-    assert (await door.ask("/healthz"))[1]["dead"] == ["companion"]
+    health.companions.append(Companion(forever, ended))
+    assert await health.ask("/readyz") == (503, {"status": "not ready", "down": ["companion"]})
+    assert (await health.ask("/healthz"))[1]["dead"] == ["companion"]
     forever.cancel()

@@ -35,7 +35,7 @@ async def test_defaults_are_those_of_lmstfy() -> None:
     assert options.max_body == 1_048_576
 
 
-async def test_settings_reach_the_door() -> None:
+async def test_settings_reach_the_application() -> None:
     given = {"lmstfy_ttl": "1h", "lmstfy_delay": 5, "lmstfy_tries": 3, "lmstfy_ttr": "1m", "lmstfy_timeout": "2s"}
     assert make(**given).options.defaults == Defaults(delay=5, ttl=3600, tries=3, ttr=60, timeout=2)
     options = make(lmstfy_public_sizes=False, admin_protect_all=True, access_log=True, accounts=ACCOUNTS).options

@@ -1,4 +1,4 @@
-"""How the lmstfy door spells JSON, reads queries and keeps secrets out of logs."""
+"""How lmstfy's protocol spells JSON, reads queries and keeps secrets out of logs."""
 
 import contextlib
 

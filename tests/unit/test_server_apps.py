@@ -13,7 +13,7 @@ from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.errors import InvalidSettings, StoreUnavailable
 from duetime.model.settings import load
-from duetime.server.apps import Door, Runtime, admin_app, api_app, compose
+from duetime.server.apps import MountedApp, Runtime, admin_app, api_app, compose
 from duetime.server.callbacks import mail_domains
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
@@ -24,12 +24,13 @@ async def get(app: ASGIApp, path: str, method: str = "GET") -> httpx.Response:
         return await client.request(method, path)
 
 
-async def test_a_request_goes_to_the_first_door_with_its_prefix() -> None:
+async def test_a_request_goes_to_the_first_app_with_its_prefix() -> None:
     app = compose(
-        [Door("/v1", PlainTextResponse("v1")), Door("/api", PlainTextResponse("api"))], PlainTextResponse("else")
+        [MountedApp("/v1", PlainTextResponse("v1")), MountedApp("/api", PlainTextResponse("api"))],
+        PlainTextResponse("else"),
     )
-    for path, door in [("/v1", "v1"), ("/v1/x", "v1"), ("/v10", "else"), ("/api/a/b", "api"), ("/", "else")]:
-        assert (await get(app, path)).text == door
+    for path, name in [("/v1", "v1"), ("/v1/x", "v1"), ("/v10", "else"), ("/api/a/b", "api"), ("/", "else")]:
+        assert (await get(app, path)).text == name
 
 
 def test_the_domains_of_alert_mail_are_checked() -> None:
@@ -122,8 +123,8 @@ async def test_unknown_paths_have_the_form_of_their_listener(runtime: Runtime) -
     assert (admin.status_code, admin.text) == (404, "404 page not found")
 
 
-async def test_a_door_for_everything_leaves_health_alone(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.server.apps.admin_doors", lambda runtime: [Door("", PlainTextResponse("door"))])
+async def test_an_app_for_everything_leaves_health_alone(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime.server.apps.admin_apps", lambda runtime: [MountedApp("", PlainTextResponse("app"))])
     app = admin_app(runtime)
-    assert (await get(app, "/anything")).text == "door"
+    assert (await get(app, "/anything")).text == "app"
     assert (await get(app, "/healthz")).json()["status"] == "ok"

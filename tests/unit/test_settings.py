@@ -309,10 +309,10 @@ def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hush" not in refused.value.message
 
 
-@pytest.mark.parametrize("door", ["tcp", "ouqiang"])
-def test_a_door_without_a_token_stays_on_loopback(door: str) -> None:
-    with pytest.raises(InvalidSettings, match=f"{door}_host must be loopback"):
-        settled(f"{door}_enabled = true\n{door}_host = '0.0.0.0'")
-    settings = settled(f"{door}_enabled = true\n{door}_host = '0.0.0.0'\n{door}_token = 'secret'")
-    assert shown(settings, f"{door}_token") != "secret"
-    settled(f"{door}_host = '0.0.0.0'")
+@pytest.mark.parametrize("protocol", ["tcp", "ouqiang"])
+def test_a_protocol_without_a_token_stays_on_loopback(protocol: str) -> None:
+    with pytest.raises(InvalidSettings, match=f"{protocol}_host must be loopback"):
+        settled(f"{protocol}_enabled = true\n{protocol}_host = '0.0.0.0'")
+    settings = settled(f"{protocol}_enabled = true\n{protocol}_host = '0.0.0.0'\n{protocol}_token = 'secret'")
+    assert shown(settings, f"{protocol}_token") != "secret"
+    settled(f"{protocol}_host = '0.0.0.0'")

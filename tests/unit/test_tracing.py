@@ -17,7 +17,7 @@ from duetime.client import AsyncClient, Client
 from duetime.model.errors import JobExists, LeaseLost
 from duetime.model.job import IfExists, Lease, NewJob
 from duetime.model.names import MAX_ATTRIBUTES, Queue
-from duetime.protocols.v1 import NativeDoor
+from duetime.protocols.v1 import V1App
 from duetime.stores.memory.store import MemoryStore
 from duetime.tracing.client import AsyncTraced, processing
 from duetime.tracing.engine import TracedEngine
@@ -145,8 +145,8 @@ async def test_the_store_calls_of_many_requests_belong_to_none(engine: TracedEng
 
 async def test_client_and_server_share_a_trace(global_provider: TracerProvider, tracing: Tracing, spans: Spans) -> None:
     async with TracedEngine(MemoryStore(), tracing=tracing) as engine:
-        door = ServerTracing(tracing).around(NativeDoor(OneEngine(engine), OpenGate()))
-        async with listen(door, "ours") as at, AsyncClient(at.url, tracing=True) as client:
+        app = ServerTracing(tracing).around(V1App(OneEngine(engine), OpenGate()))
+        async with listen(app, "ours") as at, AsyncClient(at.url, tracing=True) as client:
             await client.queue("q").push("hello")
             server, sdk = spans.take()
             assert (sdk.kind, server.kind) == (SpanKind.PRODUCER, SpanKind.SERVER)

@@ -1,4 +1,4 @@
-"""Adds, shows and removes the jobs of topics by topic and id, for the doors.
+"""Adds, shows and removes the jobs of topics by topic and id, for the protocols.
 
 These are php-delayqueue's three commands without its protocol. A job takes its delay and priority from its topic, and
 its tries are unlimited, because the topic's cap ends them; adding it again under the same id replaces it. Every

@@ -1,6 +1,6 @@
 """The topics of a deployment, kept in the registry.
 
-A topic is one record, under pool/namespace/key. Doors and the courier read topics from this process's copy of the
+A topic is one record, under pool/namespace/key. Protocols and the courier read topics from this process's copy of the
 registry, which follows changes by any process within a second. Administration reads and writes the registry itself.
 A removed topic leaves a record of another kind until its queue is empty, so that its jobs reach the dead letters.
 """
@@ -69,7 +69,7 @@ class TopicRegistry:
         self._mail_domains = mail_domains
         self._decoded: dict[str, tuple[int, Topic]] = {}
 
-    # --- for doors and the courier
+    # --- for protocols and the courier
 
     async def find(self, address: TopicAddress) -> Topic:
         """The topic, from the copy of the registry if there is one. Raises TopicNotFound."""

@@ -1,6 +1,6 @@
 """Topics as the API and the SDK show them: the one place where records, totals and samples become messages.
 
-The native door calls it for a pool of the server, the SDK for a store that it opened itself. The counts of a topic are
+The native API calls it for a pool of the server, the SDK for a store that it opened itself. The counts of a topic are
 the totals of its queue. The store keeps them in the same steps that move jobs, so they stay exact if a process dies.
 """
 

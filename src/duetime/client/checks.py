@@ -55,7 +55,7 @@ def _word(kind: type[Word], value: Any, rule: str) -> Word:
 
 
 def utf8(what: str, text: str) -> bytes:
-    """A text in the one encoding that every store and door can keep; half of a surrogate pair has none."""
+    """A text in the one encoding that every store and protocol can keep; half of a surrogate pair has none."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""The services that the console works with; the doors use the same ones."""
+"""The services that the console works with; the protocols use the same ones."""
 
 import asyncio
 from collections.abc import Callable

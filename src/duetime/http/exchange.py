@@ -374,7 +374,7 @@ class Exchange:
         service.begin(follow_up, run())
 
     def _check_room(self, size: int) -> None:
-        """Refuse a large answer while clients leave too many of them unread; a job in it is given back by its door."""
+        """Refuse a large answer while clients leave too many of them unread; the application gives a job in it back."""
         budget = self._service.budget
         if budget.held - self.charged + size <= budget.limit:
             return

@@ -1,7 +1,8 @@
-"""The access log: one line per request at any door. Off by default; the admin API switches it for all processes.
+"""The access log: one line per request of any protocol. Off by default; the admin API switches it for all processes.
 
 The fields are lmstfy's. It never holds a secret: tokens and the like in a query and tokens in admin paths are masked.
-A path that no door knows may hold a token in any segment, so only its first segment is shown, if that is one of ours.
+A path that no protocol knows may hold a token in any segment, so only its first segment is shown, if
+that is one of ours.
 """
 
 import logging
@@ -24,13 +25,13 @@ KIND = "setting"
 KEY = "lmstfy/access_log"
 ON, OFF = b"enabled", b"disabled"
 POOL = "duetime.pool"
-"""The key of the scope under which a door leaves the pool that a request was let in to."""
+"""The key of the scope under which a protocol leaves the pool that a request was let in to."""
 FOREIGN = "duetime.foreign"
-"""Marks the scope of a request that was refused before any door looked at its path."""
+"""Marks the scope of a request that was refused before any application looked at its path."""
 GONE = 499
 """The status of a request whose client went away."""
 UNKNOWN = 404
-"""The status of a path that no door knows, if the request was let in to no pool."""
+"""The status of a path that no protocol knows, if the request was let in to no pool."""
 FAILED = 500
 """The status of a request that ended without an answer."""
 
@@ -49,7 +50,7 @@ LISTENER_PATHS = (
 )
 OUQIANG_PATHS = ("push", "pop", "finish", "delete", "get")
 FIRST_SEGMENTS = frozenset({*LISTENER_PATHS, *OUQIANG_PATHS})
-"""The first segments of the paths that some door knows."""
+"""The first segments of the paths that some protocol knows."""
 
 _TOKEN_IN_PATH = re.compile(r"^(/token/[^/]*/)[^/]+")
 
@@ -72,7 +73,7 @@ class AccessLog:
         await self._registry_copy.refresh()
 
     def command(self, name: str, *, ip: str, done: bool, elapsed_s: float) -> None:
-        """A request of a door that does not speak HTTP, in the same form; its id is the conversation's."""
+        """A request of a protocol other than HTTP, in the same form; its id is the conversation's."""
         if self.enabled:
             _write("", f"/{name}", "", AccessLine(elapsed_s, ip, "TCP", 200 if done else 400, REQUEST_ID.get()))
 

@@ -1,4 +1,4 @@
-"""What the HTTP doors share between ASGI and their handlers: reading headers and bodies, sending answers."""
+"""What the HTTP protocols share between ASGI and their handlers: reading headers and bodies, sending answers."""
 
 from collections.abc import Callable, Sequence
 

@@ -3,7 +3,7 @@
 They are served on the admin port if `php_admin_token` is set, and every request must carry that token, as `token` or
 as `Authorization: Bearer`. Fields have php-delayqueue's names and come in the query, as there, or in a form that is
 posted. The answer is `{"code":1,"msg":"succ"}` or `{"code":0,"msg":"fail"}` with status 200; the log says why it
-failed. Topics are those of `tcp_pool` and `tcp_namespace`, which the TCP door uses, too.
+failed. Topics are those of `tcp_pool` and `tcp_namespace`, which the TCP protocol uses, too.
 """
 
 import json
@@ -39,7 +39,7 @@ TOPICS = "dq_topic"
 PhpFields = Mapping[str, str]
 
 
-class PhpAdminDoor:
+class PhpAdminApp:
     """An ASGI application."""
 
     def __init__(

@@ -62,7 +62,7 @@ class RateLimits:
         self._registry_copy = registry_copy
         self._registry = registry
 
-    # --- for the doors
+    # --- for the protocols
 
     async def spend(self, token: Token, side: Side) -> Slot | None:
         """Take a slot; None where the token has no limit. Raises TooManyRequests with `retry_after_s`."""

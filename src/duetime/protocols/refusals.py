@@ -1,4 +1,4 @@
-"""Errors that the HTTP server answers by itself, before any door is asked, in the form of the path's door."""
+"""Errors that the HTTP server answers by itself, before any application sees the request, in its protocol's form."""
 
 import msgspec
 

@@ -90,7 +90,7 @@ def split(text: str) -> tuple[str, str]:
     return (pool, secret) if colon else (DEFAULT_POOL, text)
 
 
-# A token is its bytes, and as text these are UTF-8, on every door; surrogates stand for bytes that are not.
+# A token is its bytes, and as text these are UTF-8, in every protocol; surrogates stand for bytes that are not.
 
 
 def token_text(raw: bytes) -> str:
@@ -149,7 +149,7 @@ class Tokens:
         self._decoded: dict[str, tuple[int, Token]] = {}
         self._digests: dict[str, str] = {}
 
-    # --- for the doors
+    # --- for the protocols
 
     async def admit(self, token: str, namespace: str | None, access: str) -> str:
         """The pool that a request with this token goes to, `pool:secret` or `secret`.

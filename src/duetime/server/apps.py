@@ -1,7 +1,7 @@
-"""The applications of the two listeners, and the list of doors that each of them serves.
+"""The applications of the two listeners, and the protocols that each of them serves.
 
-A door is an ASGI application with a prefix. A request goes to the first door whose prefix its path has, through nothing
-but a comparison: push, reserve and ack pass here. Everything else is ordinary Starlette.
+A request goes to the first application whose prefix its path has, through nothing but a comparison: push, reserve and
+ack pass here. Everything else is ordinary Starlette.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from duetime.metrics.scraper import Scraper
 from duetime.metrics.siblings import Siblings
 from duetime.model.settings import Settings
 from duetime.protocols.health import health_routes
-from duetime.protocols.lmstfy import LmstfyAdmin, LmstfyDoor, LmstfyParts
+from duetime.protocols.lmstfy import LmstfyAdmin, LmstfyApp, LmstfyParts
 from duetime.protocols.lmstfy.settings import make_parts
 from duetime.protocols.local_guard import local_only, same_origin_writes
-from duetime.protocols.php_admin import PhpAdminDoor
-from duetime.protocols.v1 import NativeDoor
+from duetime.protocols.php_admin import PhpAdminApp
+from duetime.protocols.v1 import V1App
 from duetime.protocols.v1.gate import TokenGate
 from duetime.server.callbacks import Callbacks, mail_domains, make_callbacks
 from duetime.server.supervision.siblings import Alone
@@ -78,7 +78,7 @@ class Runtime:
 
     @cached_property
     def callbacks(self) -> Callbacks:
-        """Topics, for the doors and the courier."""
+        """Topics, for the protocols and the courier."""
         return make_callbacks(self.settings, self.pools, self.registry_copy)
 
     @cached_property
@@ -87,8 +87,8 @@ class Runtime:
         return make_parts(self.settings, self.pools, self.registry_copy, self.scraper)
 
     @cached_property
-    def lmstfy_door(self) -> LmstfyDoor:
-        return LmstfyDoor(self.lmstfy)
+    def lmstfy_app(self) -> LmstfyApp:
+        return LmstfyApp(self.lmstfy)
 
     @cached_property
     def live_figures(self) -> LiveFigures:
@@ -104,30 +104,36 @@ class Runtime:
         return Scraper(self.pools, self.siblings, self.meters)
 
 
-class Door(NamedTuple):
-    """`prefix` is one or more whole segments of the path, "/v1" or "/api"; "" takes what no other door wants."""
+class MountedApp(NamedTuple):
+    """`prefix` is one or more whole segments of the path, "/v1" or "/api"; "" takes what no other application wants."""
 
     prefix: str
     app: ASGIApp
 
 
-def api_doors(runtime: Runtime) -> Sequence[Door]:
-    """The doors of the API listener."""
+def api_apps(runtime: Runtime) -> Sequence[MountedApp]:
+    """The applications of the API listener."""
     lmstfy = runtime.lmstfy
     gate = TokenGate(lmstfy.tokens, lmstfy.limits)
-    native = NativeDoor(runtime.pools, gate, topics=runtime.callbacks.service)
-    return (Door("/v1", native), Door("/api", runtime.lmstfy_door))
+    native = V1App(runtime.pools, gate, topics=runtime.callbacks.service)
+    return (MountedApp("/v1", native), MountedApp("/api", runtime.lmstfy_app))
 
 
-def admin_doors(runtime: Runtime) -> Sequence[Door]:
-    """The doors of the admin listener."""
-    php = [Door(path, php_admin(runtime)) for path in ("/add.php", "/check.php") if runtime.settings.php_admin_token]
-    return (Door("/console", make_console(_console_parts(runtime))), *php, Door("", LmstfyAdmin(runtime.lmstfy)))
+def admin_apps(runtime: Runtime) -> Sequence[MountedApp]:
+    """The applications of the admin listener."""
+    php = [
+        MountedApp(path, php_admin(runtime)) for path in ("/add.php", "/check.php") if runtime.settings.php_admin_token
+    ]
+    return (
+        MountedApp("/console", make_console(_console_parts(runtime))),
+        *php,
+        MountedApp("", LmstfyAdmin(runtime.lmstfy)),
+    )
 
 
-def php_admin(runtime: Runtime) -> PhpAdminDoor:
+def php_admin(runtime: Runtime) -> PhpAdminApp:
     settings = runtime.settings
-    return PhpAdminDoor(
+    return PhpAdminApp(
         runtime.callbacks.service,
         lambda: runtime.pools.registry,
         pool=settings.tcp_pool,
@@ -172,24 +178,24 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
 
 
 def api_shortcut(runtime: Runtime) -> Shortcut | None:
-    """The shortcut of the API listener; None where something around the doors has to see every request."""
+    """The shortcut of the API listener; None where something around the applications has to see every request."""
     watched = runtime.tracing is not None or runtime.settings.dev
-    return None if watched else runtime.lmstfy_door.shortcut.take
+    return None if watched else runtime.lmstfy_app.shortcut.take
 
 
 def api_app(runtime: Runtime) -> ASGIApp:
     guard = local_only if runtime.settings.dev else None
-    return _listener_app(runtime, api_doors(runtime), no_such_api, detailed=False, guard=guard)
+    return _listener_app(runtime, api_apps(runtime), no_such_api, detailed=False, guard=guard)
 
 
 def admin_app(runtime: Runtime) -> ASGIApp:
     guard = same_origin_writes if runtime.settings.accounts else local_only
-    return _listener_app(runtime, admin_doors(runtime), no_such_page, detailed=True, guard=guard)
+    return _listener_app(runtime, admin_apps(runtime), no_such_page, detailed=True, guard=guard)
 
 
 def _listener_app(
     runtime: Runtime,
-    doors: Sequence[Door],
+    apps: Sequence[MountedApp],
     otherwise: Response,
     *,
     detailed: bool,
@@ -203,9 +209,11 @@ def _listener_app(
         exception_handlers={404: not_found, 405: not_found},
     )
     health.router.redirect_slashes = False
-    named = [door for door in doors if door.prefix]
-    last = [door.app for door in doors if not door.prefix]
-    app = compose([*named, Door("/healthz", health), Door("/readyz", health)], last[0] if last else otherwise)
+    named = [one for one in apps if one.prefix]
+    last = [one.app for one in apps if not one.prefix]
+    app = compose(
+        [*named, MountedApp("/healthz", health), MountedApp("/readyz", health)], last[0] if last else otherwise
+    )
     if runtime.tracing is not None:
         app = runtime.tracing.around(app)
     if guard is not None:
@@ -213,16 +221,16 @@ def _listener_app(
     return runtime.lmstfy.access_log.around(app)
 
 
-def compose(doors: Sequence[Door], otherwise: ASGIApp) -> ASGIApp:
-    """One application out of many; the first door that fits serves."""
-    table = [(door.prefix, door.prefix + "/", door.app) for door in doors]
+def compose(apps: Sequence[MountedApp], otherwise: ASGIApp) -> ASGIApp:
+    """One application out of many; the first whose prefix fits serves."""
+    table = [(one.prefix, one.prefix + "/", one.app) for one in apps]
 
     def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
             path: str = scope["path"]
-            for exact, prefix, door in table:
+            for exact, prefix, mounted in table:
                 if path.startswith(prefix) or path == exact:
-                    return door(scope, receive, send)
+                    return mounted(scope, receive, send)
         return otherwise(scope, receive, send)
 
     return app

@@ -28,9 +28,9 @@ from duetime.metrics.siblings import Siblings
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import Settings
 from duetime.protocols.local_guard import local_only
-from duetime.protocols.ouqiang import OuqiangDoor
+from duetime.protocols.ouqiang import OuqiangApp
 from duetime.protocols.refusals import refusal_body
-from duetime.protocols.tcp import TcpDoor, TcpOptions
+from duetime.protocols.tcp import TcpOptions, TcpServer
 from duetime.protocols.tcp.commands import CommandRules, Commands
 from duetime.server.apps import Runtime, admin_app, api_app, api_shortcut, companions
 from duetime.server.listeners import ListenerSpec, Listening, Make, Sockets, close_all
@@ -74,16 +74,16 @@ def http(
     return make
 
 
-def tcp_listener(runtime: Runtime, sockets: Sequence[socket.socket]) -> TcpDoor:
+def tcp_listener(runtime: Runtime, sockets: Sequence[socket.socket]) -> TcpServer:
     settings = runtime.settings
     rules = CommandRules(settings.tcp_pool, settings.tcp_namespace, settings.tcp_token, settings.tcp_update_fails)
     options = TcpOptions(tls=read_certificate(settings.tcp_certificate), access_log=runtime.lmstfy.access_log)
-    return TcpDoor(Commands(runtime.callbacks.service.jobs, rules), sockets, options)
+    return TcpServer(Commands(runtime.callbacks.service.jobs, rules), sockets, options)
 
 
 def ouqiang_app(runtime: Runtime) -> ASGIApp:
     settings = runtime.settings
-    app = OuqiangDoor(
+    app = OuqiangApp(
         lambda: runtime.pools.engine(settings.ouqiang_pool),
         settings.ouqiang_namespace,
         token=settings.ouqiang_token,

@@ -1,7 +1,7 @@
 """The store contract: everything that can be done to jobs, and nothing else.
 
 A store keeps jobs in places (waiting, leased, dead) and moves them in atomic steps. It validates nothing that the
-engine has validated at the door (names, ids, sizes); it decides only what must be decided in the same step:
+engine has validated (names, ids, sizes); it decides only what must be decided in the same step:
 existence, the fence, time, the queue's own rules. The one test suite in tests/contract runs on every implementation.
 
 Said once for all verbs:

@@ -21,7 +21,7 @@ from duetime.metrics.meters import Meters
 from duetime.model.job import Counts, NewJob
 from duetime.model.names import Queue
 from duetime.model.settings import Settings, load
-from duetime.protocols.lmstfy import LmstfyDoor, LmstfyParts
+from duetime.protocols.lmstfy import LmstfyApp, LmstfyParts
 from duetime.protocols.lmstfy.shortcut import LmstfyShortcut
 from duetime.server.apps import Runtime, admin_app, api_app, api_shortcut
 from duetime.server.recorders import PoolRecorders
@@ -88,7 +88,7 @@ class Server:
             raise self._error
 
     async def push(self, namespace: str, queue: str, job_id: str, *, tries: int) -> None:
-        """As another door would."""
+        """As another protocol would."""
         engine = self.parts.pools.engine("default")
         await self._inside(engine.push(Queue(namespace, queue), [NewJob(job_id, b"x", tries=tries)]))
 
@@ -134,7 +134,7 @@ class Server:
         async def send(message: Message) -> None:
             raise ClientGone
 
-        await self._inside(LmstfyDoor(self.parts)(request, receive, send))
+        await self._inside(LmstfyApp(self.parts)(request, receive, send))
 
     async def take_shortcut(self, request: WholeRequest) -> bool:
         async def take() -> bool:
@@ -165,7 +165,7 @@ class Server:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with open_runtime(self._settings) as runtime:
-            self.parts, self.shortcut = runtime.lmstfy, runtime.lmstfy_door.shortcut
+            self.parts, self.shortcut = runtime.lmstfy, runtime.lmstfy_app.shortcut
             sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
             apps = (api_app(runtime), admin_app(runtime))
             listeners = [Listener(app, [sock]) for app, sock in zip(apps, sockets, strict=True)]

@@ -59,10 +59,10 @@ async def test_elapsed_ms_is_the_age_of_the_id(lmstfy: Lmstfy) -> None:
             assert before - made_ms <= job["elapsed_ms"] <= after - made_ms
 
 
-async def test_an_id_of_another_door_has_no_age_and_unlimited_tries_show_as_many(
+async def test_an_id_of_another_protocol_has_no_age_and_unlimited_tries_show_as_many(
     lmstfy: Lmstfy, server: Server
 ) -> None:
-    # The native door and lmstfy's share the queues of a namespace.
+    # The native API and lmstfy's share the queues of a namespace.
     await server.push(lmstfy.namespace, "q", "order<42>", tries=0)
     peeked = (await lmstfy.call("GET", "q/peek")).json()
     job = await lmstfy.consume("q")

@@ -1,4 +1,4 @@
-"""17. The metric names and labels that the public dashboard asks for, as far as this door fills them."""
+"""17. The metric names and labels that the public dashboard asks for, as far as this protocol fills them."""
 
 import re
 

@@ -71,7 +71,7 @@ async def test_a_race_between_going_and_publishing_costs_no_job_and_no_try(
 
 
 async def test_a_job_given_back_keeps_its_place_and_its_try(lmstfy: Lmstfy, server: Server) -> None:
-    """Taken and answered, but the answer finds nobody: the server itself tells the door so."""
+    """Taken and answered, but the answer finds nobody: the server itself tells the application so."""
     ids = [await lmstfy.publish("q", tries=1) for _ in range(3)]
     await server.consume_for_nobody(lmstfy, "q", count=2)
     jobs = await lmstfy.consume("q", count=5)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from duetime.protocols.lmstfy.admin import ROUTES as ADMIN_ROUTES
-from duetime.protocols.lmstfy.door import ROUTES
+from duetime.protocols.lmstfy.app import ROUTES
 from tests.protocols.lmstfy.client import Lmstfy
 from tests.protocols.lmstfy.server import Server
 from tests.protocols.lmstfy.wire import Response, read_response

@@ -1,4 +1,4 @@
-"""The shortcut of publish, consume and acknowledge answers as the door does, and stops where the door would refuse."""
+"""The shortcut of publish, consume and ack answers as the application does, and never where that would refuse."""
 
 import asyncio
 import base64
@@ -71,7 +71,7 @@ async def test_a_limit_holds_from_its_beginning(lmstfy: Lmstfy, server: Server) 
     assert answers == [201, 429, 429]
 
 
-async def test_unusual_requests_go_to_the_door(lmstfy: Lmstfy, server: Server) -> None:
+async def test_unusual_requests_go_to_the_application(lmstfy: Lmstfy, server: Server) -> None:
     for _ in range(2):
         await lmstfy.publish("q")
     versioned = {"Enable-Job-Version": "YES", "Job-Attr-a": "1"}

@@ -1,4 +1,4 @@
-"""ouqiang's door on a store in memory, behind a real server, spoken to as its clients do."""
+"""ouqiang's protocol on a store in memory, behind a real server, spoken to as its clients do."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 
 from duetime.engine import Engine
 from duetime.model.clock import ManualClock
-from duetime.protocols.ouqiang import OuqiangDoor
+from duetime.protocols.ouqiang import OuqiangApp
 from duetime.stores.open import open_store
 from tests.protocols.v1.server import listen
 
@@ -42,8 +42,8 @@ async def caller() -> AsyncIterator[Caller]:
     clock = ManualClock()
     store = await open_store("memory:", clock=clock)
     async with Engine(store) as engine:
-        door = OuqiangDoor(lambda: engine, NAMESPACE, max_body=1_048_576)
-        async with listen(door) as at, httpx.AsyncClient(base_url=at.url, timeout=30) as http:
+        app = OuqiangApp(lambda: engine, NAMESPACE, max_body=1_048_576)
+        async with listen(app) as at, httpx.AsyncClient(base_url=at.url, timeout=30) as http:
             yield Caller(http, clock, engine)
     assert list(await store.check()) == []
     await store.close()

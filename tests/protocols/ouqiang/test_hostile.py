@@ -7,7 +7,7 @@ import pytest
 
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
-from duetime.protocols.ouqiang import OuqiangDoor
+from duetime.protocols.ouqiang import OuqiangApp
 from tests.protocols.ouqiang.conftest import NAMESPACE, Caller
 from tests.protocols.v1.server import listen
 
@@ -96,8 +96,8 @@ async def test_a_body_that_cannot_be_read_is_code_1(
 
 @pytest.mark.parametrize("token", ["geheim", "schlüssel", "密钥"])
 async def test_a_token_is_its_bytes_in_utf_8(caller: Caller, token: str) -> None:
-    door = OuqiangDoor(lambda: caller.engine, NAMESPACE, token=token, max_body=1000)
-    async with listen(door) as at, httpx.AsyncClient(base_url=at.url) as http:
+    app = OuqiangApp(lambda: caller.engine, NAMESPACE, token=token, max_body=1000)
+    async with listen(app) as at, httpx.AsyncClient(base_url=at.url) as http:
         named = await http.post("/finish", json={"id": "x"}, headers={"authorization": f"Bearer {token}".encode()})
         asked = await http.post("/finish", json={"id": "x"}, params={"token": token})
         wrong = await http.post("/finish", json={"id": "x"}, headers={"authorization": b"Bearer \xff"})

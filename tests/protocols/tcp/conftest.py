@@ -1,4 +1,4 @@
-"""The TCP door on a store in memory, with one topic, spoken to as the PHP client does."""
+"""The TCP server on a store in memory, with one topic, spoken to as the PHP client does."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.names import Queue
 from duetime.model.topic import Topic
-from duetime.protocols.tcp import TcpDoor, TcpOptions
+from duetime.protocols.tcp import TcpOptions, TcpServer
 from duetime.protocols.tcp.commands import CommandRules, Commands
 from duetime.stores.open import open_store
 
@@ -67,16 +67,16 @@ class Site:
         self.port = 0
 
     @asynccontextmanager
-    async def door(self, rules: CommandRules | None = None, **options: Any) -> AsyncIterator[TcpDoor]:
+    async def serving(self, rules: CommandRules | None = None, **options: Any) -> AsyncIterator[TcpServer]:
         sock = socket.create_server(("127.0.0.1", 0))
         self.port = sock.getsockname()[1]
         commands = Commands(self.topic_jobs, rules or CommandRules("default", "shop"))
-        door = TcpDoor(commands, [sock], TcpOptions(**options))
-        await door.start()
+        server = TcpServer(commands, [sock], TcpOptions(**options))
+        await server.start()
         try:
-            yield door
+            yield server
         finally:
-            await door.stop(1)
+            await server.stop(1)
 
     @asynccontextmanager
     async def talk(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[Talk]:

@@ -7,7 +7,7 @@ import pytest
 from duetime.model.job import NewJob
 from duetime.protocols.tcp.commands import CommandRules
 from tests.protocols.tcp.conftest import PLACE, Site
-from tests.protocols.tcp.test_door import DONE, FAILED, add
+from tests.protocols.tcp.test_commands import DONE, FAILED, add
 
 
 def framed(text: bytes) -> bytes:
@@ -39,7 +39,7 @@ def _no_tracebacks(caplog: pytest.LogCaptureFixture) -> object:
     ids=range(12),
 )
 async def test_what_is_not_json_ends_the_conversation(site: Site, text: bytes) -> None:
-    async with site.door(), site.talk() as talk, site.talk() as other:
+    async with site.serving(), site.talk() as talk, site.talk() as other:
         await talk.send(framed(text))
         assert await talk.is_closed()
         assert await add(other) == DONE
@@ -61,22 +61,22 @@ async def test_what_is_not_json_ends_the_conversation(site: Site, text: bytes) -
     ids=range(9),
 )
 async def test_what_cannot_be_added_fails_and_the_conversation_goes_on(site: Site, fields: bytes) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         await talk.send(framed(b'{"cmd": "add", %b}' % fields))
         assert await talk.receive() == FAILED
         assert await add(talk) == DONE
 
 
 @pytest.mark.parametrize("body", [b"\xff", b'"\xff"', b"[" * 2_000, b'"\\ud800"', b"9" * 5_000, b"\xf0\x9f" * 2_000])
-async def test_a_body_of_another_door_is_shown_somehow(site: Site, body: bytes) -> None:
+async def test_a_body_of_another_protocol_is_shown_somehow(site: Site, body: bytes) -> None:
     await site.pools.engine("default").push(PLACE.queue, [NewJob("1", body)])
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         assert (await talk.call(cmd="get", topic="order", id="1"))["code"] in (0, 1)
         assert await add(talk, "2") == DONE
 
 
 @pytest.mark.parametrize("token", ["schlüssel", "密钥"])
 async def test_a_token_is_its_bytes_in_utf_8(site: Site, token: str) -> None:
-    async with site.door(CommandRules("default", "shop", token=token)), site.talk() as talk:
+    async with site.serving(CommandRules("default", "shop", token=token)), site.talk() as talk:
         assert await add(talk, token=token) == DONE
         assert await add(talk, token=["x"]) == FAILED

@@ -1,4 +1,4 @@
-"""The TCP door behind TLS, with a certificate that signs itself."""
+"""The TCP server behind TLS, with a certificate that signs itself."""
 
 import asyncio
 import shutil
@@ -34,7 +34,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_a_client_that_trusts_the_certificate_is_served(site: Site, pem: Path) -> None:
-    async with site.door(CommandRules("default", "shop", token="secret"), tls=read_certificate(str(pem))):
+    async with site.serving(CommandRules("default", "shop", token="secret"), tls=read_certificate(str(pem))):
         trusting = ssl.create_default_context(cafile=str(pem.with_name("cert.pem")))
         async with site.talk(trusting) as talk:
             assert await talk.call(**ADD) == DONE
@@ -44,7 +44,7 @@ async def test_a_client_that_trusts_the_certificate_is_served(site: Site, pem: P
 
 
 async def test_a_client_without_tls_gets_no_reply_and_the_next_one_is_served(site: Site, pem: Path) -> None:
-    async with site.door(tls=read_certificate(str(pem))):
+    async with site.serving(tls=read_certificate(str(pem))):
         async with site.talk() as plain:
             await plain.send(packed(ADD))
             assert b'"code"' not in await plain.reader.read()

@@ -1,4 +1,4 @@
-"""A native door with a memory store behind it, and a client that talks plain HTTP to it."""
+"""The native API with a memory store behind it, and a client that talks plain HTTP to it."""
 
 from collections.abc import AsyncIterator
 

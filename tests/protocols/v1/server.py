@@ -1,4 +1,4 @@
-"""The native door on a given store, on a real socket.
+"""The native API on a given store, on a real socket.
 
     async with serve(store) as served:
         httpx.get(f"{served.url}/v1/queues")
@@ -27,7 +27,7 @@ from duetime.model.errors import PoolNotFound, Unauthorized
 from duetime.model.names import DEFAULT_POOL
 from duetime.protocols.rate_limits import Side, Slot
 from duetime.protocols.tokens import Access, split
-from duetime.protocols.v1 import NativeDoor
+from duetime.protocols.v1 import V1App
 from duetime.protocols.v1.gate import Admitted
 from duetime.stores.base import Reaped, Store
 from duetime.stores.open import open_store
@@ -79,10 +79,10 @@ class Served(Listening):
 async def serve(
     store: Store, *, gate: "OpenGate | None" = None, kind: ServerKind = "ours", reaping: bool = True, **options: Any
 ) -> AsyncIterator[Served]:
-    """`options` go to the door."""
+    """`options` go to the application."""
     async with Engine(store if reaping else _Unreaped(store)) as engine:
-        door = NativeDoor(OneEngine(engine), gate or OpenGate(), **options)
-        async with listen(door, kind) as at:
+        app = V1App(OneEngine(engine), gate or OpenGate(), **options)
+        async with listen(app, kind) as at:
             yield Served(at.url, at.stop, at.connections, engine)
 
 

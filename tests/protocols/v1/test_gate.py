@@ -1,4 +1,4 @@
-"""Tokens, scopes, pools and limits, as the server puts them in front of the native door."""
+"""Tokens, scopes, pools and limits, as the server puts them in front of the native API."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.errors import Unauthorized
 from duetime.protocols.rate_limits import Limit, RateLimits
 from duetime.protocols.tokens import Access, Tokens
-from duetime.protocols.v1 import NativeDoor, administration
+from duetime.protocols.v1 import V1App, administration
 from duetime.protocols.v1.gate import TokenGate
 from duetime.protocols.v1.routes import ROUTES, Route
 from duetime.stores.open import open_store
@@ -43,7 +43,7 @@ async def server() -> AsyncIterator[Server]:
         tokens = Tokens(registry_copy, lambda: pools.registry, pools)
         limits = RateLimits(registry_copy, lambda: pools.registry)
         async with (
-            listen(NativeDoor(pools, TokenGate(tokens, limits))) as at,
+            listen(V1App(pools, TokenGate(tokens, limits))) as at,
             httpx.AsyncClient(base_url=at.url, verify=False) as http,
         ):
             yield Server(http, tokens, limits)

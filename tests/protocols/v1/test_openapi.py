@@ -1,4 +1,4 @@
-"""The document, the page and docs/protocol.md say what the door does."""
+"""The document, the page and docs/protocol.md say what the application does."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The native door where the server has it: beside the lmstfy door, behind the same tokens."""
+"""The native API where the server has it: next to lmstfy's, behind the same tokens."""
 
 from collections.abc import AsyncIterator
 
@@ -34,7 +34,7 @@ async def http(runtime: Runtime) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_one_token_opens_both_doors(http: httpx.AsyncClient, runtime: Runtime) -> None:
+async def test_one_token_is_valid_in_both_protocols(http: httpx.AsyncClient, runtime: Runtime) -> None:
     secret = await runtime.lmstfy.tokens.create("default", "shop", "")
     published = await http.put("/api/shop/mail?delay=0", content=b"hello", headers={"X-Token": secret})
     job_id = published.json()["job_id"]
@@ -53,7 +53,7 @@ async def test_without_a_token(http: httpx.AsyncClient, dev: bool) -> None:
             problem(reply, 401, "unauthorized")
 
 
-async def test_what_is_not_there_is_told_in_the_words_of_the_door(http: httpx.AsyncClient) -> None:
+async def test_what_is_not_there_is_told_in_the_words_of_the_protocol(http: httpx.AsyncClient) -> None:
     assert problem(await http.get("/v1"), 404, "not_found")
     assert problem(await http.get("/v1/nothing"), 404, "not_found")
     assert (await http.get("/v10/nothing")).json() == {"error": "api not found"}

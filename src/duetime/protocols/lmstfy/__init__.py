@@ -1,13 +1,13 @@
-"""The lmstfy door: lmstfy's HTTP API, reproduced exactly, so that its clients work against Duetime unchanged.
+"""lmstfy's HTTP API, reproduced exactly, so that its clients work against Duetime unchanged.
 
-`LmstfyDoor` serves the API listener, `LmstfyAdmin` the admin listener; both are ASGI applications and
+`LmstfyApp` serves the API listener, `LmstfyAdmin` the admin listener; both are ASGI applications and
 share `LmstfyParts`.
 What differs from lmstfy, and why, stands in docs/lmstfy.md.
 """
 
 from duetime.protocols.lmstfy.admin import LmstfyAdmin
-from duetime.protocols.lmstfy.door import LmstfyDoor
+from duetime.protocols.lmstfy.app import LmstfyApp
 from duetime.protocols.lmstfy.options import LmstfyOptions, LmstfyParts
 from duetime.protocols.lmstfy.params import Defaults
 
-__all__ = ["Defaults", "LmstfyAdmin", "LmstfyDoor", "LmstfyOptions", "LmstfyParts"]
+__all__ = ["Defaults", "LmstfyAdmin", "LmstfyApp", "LmstfyOptions", "LmstfyParts"]

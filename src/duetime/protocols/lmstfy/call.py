@@ -1,4 +1,4 @@
-"""What a handler gets: the admitted request, and the tools that all requests of the door share."""
+"""What a handler gets: the admitted request, and the tools that all requests share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ from duetime.protocols.lmstfy.params import Defaults
 
 
 @dataclass(frozen=True)
-class DoorTools:
-    """What all requests of one door share."""
+class LmstfyTools:
+    """What all requests share."""
 
     metrics: Metrics
     defaults: Defaults

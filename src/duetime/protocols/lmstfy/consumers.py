@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from duetime.model.errors import DuetimeError, InvalidId
 from duetime.model.job import Delivery, Moved
 from duetime.model.names import Queue, check_id
-from duetime.protocols.lmstfy.call import DoorTools, LmstfyCall
+from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyTools
 from duetime.protocols.lmstfy.ids import elapsed_ms
 from duetime.protocols.lmstfy.params import MAX_U16, Consuming, consumed_queues, read_consuming
 from duetime.protocols.lmstfy.wire import LmstfyAnswer, to_json
@@ -23,7 +23,7 @@ LOOKED = "duetime.looked"
 NO_JOB = LmstfyAnswer(404, b'{"msg":"no job available"}')
 
 
-async def consume(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+async def consume(tools: LmstfyTools, call: LmstfyCall) -> LmstfyAnswer:
     deadline = time.monotonic()
     asked = read_consuming(call.query, tools.defaults)
     deadline += asked.timeout
@@ -42,7 +42,7 @@ async def consume(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
     return delivered_answer(tools, call.pool, found, asked)
 
 
-def delivered_answer(tools: DoorTools, pool: str, found: Sequence[Delivery], asked: Consuming) -> LmstfyAnswer:
+def delivered_answer(tools: LmstfyTools, pool: str, found: Sequence[Delivery], asked: Consuming) -> LmstfyAnswer:
     now, ttr_ms = tools.clock.now_ms(), asked.ttr * 1000
     bodies: list[bytes] = []
     for delivery in found:
@@ -105,12 +105,12 @@ def attributes_json(attributes: Mapping[str, str]) -> bytes:
 
 
 def id_json(job_id: str) -> bytes:
-    """Ids of other doors may hold anything printable."""
+    """Ids of other protocols may hold anything printable."""
     return b'"%b"' % job_id.encode() if job_id.isascii() and job_id.isalnum() else to_json(job_id)
 
 
 def remaining_tries(tries: int, used: int) -> int:
-    """Jobs of other doors may have unlimited tries, which are shown as the largest number that lmstfy knows."""
+    """Jobs of other protocols may have unlimited tries, which are shown as the largest number that lmstfy knows."""
     return max(tries - used, 0) if tries else MAX_U16
 
 
@@ -119,7 +119,7 @@ def remaining_s(expires_at: int, now_ms: int) -> int:
     return max(-((now_ms - expires_at) // 1000), 1) if expires_at else 0
 
 
-async def acknowledge(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+async def acknowledge(tools: LmstfyTools, call: LmstfyCall) -> LmstfyAnswer:
     """Removes a job by its id alone, in any state and without a lease, so it also recalls a job."""
     try:
         check_id(call.job_id)
@@ -130,7 +130,7 @@ async def acknowledge(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
     return LmstfyAnswer(204)
 
 
-def count_ack(tools: DoorTools, pool: str, queue: Queue, moved: Moved | None) -> None:
+def count_ack(tools: LmstfyTools, pool: str, queue: Queue, moved: Moved | None) -> None:
     """None: there was no such job."""
     if moved is not None:
         elapsed = elapsed_ms(moved.id, tools.clock.now_ms())

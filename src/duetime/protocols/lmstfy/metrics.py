@@ -1,4 +1,4 @@
-"""lmstfy's metric names, so that its public dashboard works: what this door can count by itself.
+"""lmstfy's metric names, so that its public dashboard works: what this protocol can count by itself.
 
 Labels cost memory for ever, so they come from what is known to be real: a namespace is named once its token was
 accepted, a token by its label, and queues and namespaces beyond the first thousand are counted together as "other".
@@ -69,7 +69,7 @@ class Metrics:
         self._queues: dict[tuple[str, Queue], QueueSeries] = {}
         meters.before_snapshot(self._add_up)
 
-    # --- what the door reports
+    # --- what the application reports
 
     def finished(self, route: Labels, status: int, elapsed_s: float) -> None:
         """`route` is pool, namespace, api and method."""

@@ -10,7 +10,7 @@ from duetime.model.errors import InvalidId, JobExists
 from duetime.model.job import IfExists, NewJob
 from duetime.model.names import check_id
 from duetime.protocols.asgi import header
-from duetime.protocols.lmstfy.call import DoorTools, LmstfyCall
+from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyTools
 from duetime.protocols.lmstfy.ids import make_id
 from duetime.protocols.lmstfy.params import Publishing, read_publishing
 from duetime.protocols.lmstfy.wire import LmstfyAnswer, read_all, refused
@@ -38,7 +38,7 @@ class Versioned(NamedTuple):
 PLAIN = Versioned(False, {})
 
 
-async def publish(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+async def publish(tools: LmstfyTools, call: LmstfyCall) -> LmstfyAnswer:
     asked = read_publishing(call.query, tools.defaults)
     body = await read_all(call.scope, call.receive, tools.max_body, "body too large")
     job_id = await _push_one(tools, call, asked, body)
@@ -49,7 +49,7 @@ def published_answer(job_id: str) -> LmstfyAnswer:
     return LmstfyAnswer(201, b'{"job_id":"%b","msg":"published"}' % job_id.encode())
 
 
-async def bulk_publish(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+async def bulk_publish(tools: LmstfyTools, call: LmstfyCall) -> LmstfyAnswer:
     """Publishes all of the jobs or none."""
     asked = read_publishing(call.query, tools.defaults)
     bodies = split_array(
@@ -65,7 +65,7 @@ async def bulk_publish(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
     return LmstfyAnswer(201, b'{"job_ids":%b,"msg":"published"}' % msgspec.json.encode(job_ids))
 
 
-async def republish(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+async def republish(tools: LmstfyTools, call: LmstfyCall) -> LmstfyAnswer:
     """Publish, and only then remove the old job: whatever happens in between, one of the two is there."""
     answer = await publish(tools, call)
     try:
@@ -76,7 +76,7 @@ async def republish(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
     return answer
 
 
-async def _push_one(tools: DoorTools, call: LmstfyCall, asked: Publishing, body: bytes) -> str:
+async def _push_one(tools: LmstfyTools, call: LmstfyCall, asked: Publishing, body: bytes) -> str:
     """Does what `_push` does for the single job that most requests bring, with less work."""
     version_1, attributes = read_version(call)
     delay, ttl, tries = asked.delay, asked.ttl, asked.tries
@@ -94,7 +94,7 @@ async def _push_one(tools: DoorTools, call: LmstfyCall, asked: Publishing, body:
     return job_id
 
 
-async def _push(tools: DoorTools, call: LmstfyCall, asked: Publishing, bodies: Sequence[bytes]) -> list[str]:
+async def _push(tools: LmstfyTools, call: LmstfyCall, asked: Publishing, bodies: Sequence[bytes]) -> list[str]:
     """Pushes under new ids. Two processes may draw the same id in one millisecond; then it tries once more."""
     versioned = read_version(call)
     try:
@@ -104,7 +104,7 @@ async def _push(tools: DoorTools, call: LmstfyCall, asked: Publishing, bodies: S
 
 
 async def _push_once(
-    tools: DoorTools, call: LmstfyCall, asked: Publishing, bodies: Sequence[bytes], versioned: Versioned
+    tools: LmstfyTools, call: LmstfyCall, asked: Publishing, bodies: Sequence[bytes], versioned: Versioned
 ) -> list[str]:
     version_1, attributes = versioned
     ids = [make_id(tools.ids, asked.delay, version_1=version_1) for _ in bodies]

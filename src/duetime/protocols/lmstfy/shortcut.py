@@ -1,8 +1,9 @@
 """Publish, consume and acknowledge without a task: the short way of the three requests that a server is busy with.
 
 A request takes it if an equal one (same method, target and token; for an ack the same queue) was admitted and served by
-the door a moment ago, and the registry has not changed since: then its token, its limits and its parameters are known.
-Everything else, and whatever is unusual about a request, goes to the door (`door.py`), which answers the same.
+the application a moment ago, and the registry has not changed since: then its token, limits and parameters are
+known. Everything else, and whatever is unusual about a request, goes to the application (`app.py`), which answers the
+same.
 """
 
 import logging
@@ -16,7 +17,7 @@ from duetime.model.errors import JobExists
 from duetime.model.job import Delivery, IfExists, Moved, NewJob
 from duetime.model.logs import REQUEST_ID
 from duetime.model.names import Queue
-from duetime.protocols.lmstfy.call import DoorTools
+from duetime.protocols.lmstfy.call import LmstfyTools
 from duetime.protocols.lmstfy.consumers import LOOKED, NO_JOB, count_ack, delivered_answer
 from duetime.protocols.lmstfy.ids import make_id
 from duetime.protocols.lmstfy.options import LmstfyParts
@@ -52,7 +53,7 @@ class KnownLine(NamedTuple):
 
 
 def line_of(request: WholeRequest) -> Line | None:
-    """None for a request that has to go to the door in any case."""
+    """None for a request that has to go to the application in any case."""
     token, method, target = b"", request.method, request.url
     for name, value in request.headers:
         if name == b"x-token":
@@ -67,9 +68,9 @@ def line_of(request: WholeRequest) -> Line | None:
 
 
 class LmstfyShortcut:
-    """`failed` is the door's answer for an error."""
+    """`failed` is the application's answer for an error."""
 
-    def __init__(self, parts: LmstfyParts, tools: DoorTools, failed: Failed) -> None:
+    def __init__(self, parts: LmstfyParts, tools: LmstfyTools, failed: Failed) -> None:
         self.tools = tools
         self.failed = failed
         self.pools = parts.pools
@@ -79,7 +80,7 @@ class LmstfyShortcut:
         self._lines: dict[Line, KnownLine] = {}
 
     def learn(self, request: WholeRequest, known: KnownLine) -> None:
-        """The door has served this request; the next one like it may take the shortcut."""
+        """The application has served this request; the next one like it may take the shortcut."""
         line = line_of(request)
         if line is not None and sum(map(len, line)) <= LONGEST_LINE:
             if len(self._lines) >= KNOWN_LINES:
@@ -134,7 +135,7 @@ class _Reply:
         self._began = time.perf_counter()
 
     def done(self) -> bool:
-        """Never: a request whose client has gone is served to its end, as by the door."""
+        """Never: a request whose client has gone is served to its end, as by the application."""
         return False
 
     def set_exception(self, exception: Exception, /) -> None:

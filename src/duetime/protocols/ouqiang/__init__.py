@@ -1,5 +1,5 @@
 """ouqiang/delay-queue's HTTP protocol: push, pop, finish, delete and get, on a port of its own."""
 
-from duetime.protocols.ouqiang.door import OuqiangDoor
+from duetime.protocols.ouqiang.app import OuqiangApp
 
-__all__ = ["OuqiangDoor"]
+__all__ = ["OuqiangApp"]

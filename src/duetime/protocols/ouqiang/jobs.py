@@ -132,7 +132,7 @@ class OuqiangJobs:
 
 
 def _ttr(job: Delivery | Job) -> int:
-    """Reads the attribute `ttr`. Jobs of other doors have none, or any text."""
+    """Reads the attribute `ttr`. Jobs of other protocols have none, or any text."""
     text = job.attributes.get(TTR, "")
     if not (text.isascii() and text.isdigit()):
         return DEFAULT_TTR_S

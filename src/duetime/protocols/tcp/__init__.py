@@ -1,5 +1,5 @@
 """php-delayqueue's TCP protocol, for its existing PHP and Java clients."""
 
-from duetime.protocols.tcp.door import TcpDoor, TcpOptions
+from duetime.protocols.tcp.server import TcpOptions, TcpServer
 
-__all__ = ["TcpDoor", "TcpOptions"]
+__all__ = ["TcpOptions", "TcpServer"]

@@ -22,7 +22,7 @@ log = logging.getLogger("duetime.protocols.tcp")
 
 @dataclass(frozen=True)
 class CommandRules:
-    """Where the topics of this door are. `update_fails`: an add that replaces a job answers code 0, as the original
+    """Where the topics of this protocol are. `update_fails`: an add that replaces a job answers code 0, as the original
     does. With a token, every request must carry it under the key `token`.
     """
 
@@ -107,7 +107,7 @@ def _body(value: Any) -> dict[str, Any]:
 
 
 def _as_kept(body: bytes) -> Any:
-    """Bodies of other doors may be anything; what is not JSON is shown as text."""
+    """Bodies of other protocols may be anything; what is not JSON is shown as text."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

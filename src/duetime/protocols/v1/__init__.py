@@ -1,9 +1,9 @@
-"""The native door: Duetime's own HTTP API under /v1, in JSON.
+"""The native API: Duetime's own HTTP protocol under /v1, in JSON.
 
-`NativeDoor` is an ASGI application. `routes.py` has every endpoint on one screen; docs/protocol.md says the same to
+`V1App` is an ASGI application. `routes.py` has every endpoint on one screen; docs/protocol.md says the same to
 people, /v1/openapi.json to programs.
 """
 
-from duetime.protocols.v1.door import NativeDoor
+from duetime.protocols.v1.app import V1App
 
-__all__ = ["NativeDoor"]
+__all__ = ["V1App"]

@@ -1,4 +1,4 @@
-"""Admission at the native door: which pool a request goes to, and whether its token allows it."""
+"""Admission to the native API: which pool a request goes to, and whether its token allows it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

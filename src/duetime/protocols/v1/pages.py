@@ -28,7 +28,7 @@ def _openapi_json() -> Reply:
 
 @functools.cache
 def _docs() -> Reply:
-    # Few processes are ever asked for this page, and importing Jinja2 takes longer than opening the door.
+    # Few processes are ever asked for this page, and importing Jinja2 takes longer than starting the protocol.
     from jinja2 import Environment, PackageLoader  # noqa: PLC0415
 
     templates = Environment(loader=PackageLoader("duetime.protocols.v1", ""), autoescape=True, trim_blocks=True)

@@ -1,7 +1,7 @@
 """One request and its reply, between ASGI and the handlers.
 
-A handler gets a NativeRequest, which is admitted, decoded and checked. It answers a Reply, which the door encodes and
-sends.
+A handler gets a NativeRequest, which is admitted, decoded and checked. It returns a Reply, which the application
+encodes and sends.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -51,8 +51,8 @@ class QueuePath(NamedTuple):
 
 
 class NativeRequest(Generic[In, Query]):
-    """`message` is the decoded body, `raw` the body as it came. The door sets engine, pool, scopes, topics, query and
-    message when it has let the request in.
+    """`message` is the decoded body, `raw` the body as it came. The application sets engine, pool, scopes, topics,
+    query and message when it has let the request in.
     """
 
     __slots__ = (

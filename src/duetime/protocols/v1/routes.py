@@ -1,7 +1,7 @@
 """Every endpoint on one screen.
 
-The door dispatches by this table, and the OpenAPI document and the page at /v1/docs are drawn from it. A test compares
-it with docs/protocol.md. Two more addresses, the document and the page, need no token (`pages.py`).
+The application dispatches by this table, and the OpenAPI document and the page at /v1/docs are drawn from it. A test
+compares it with docs/protocol.md. Two more addresses, the document and the page, need no token (`pages.py`).
 """
 
 from collections.abc import Mapping

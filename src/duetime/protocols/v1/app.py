@@ -1,4 +1,4 @@
-"""The native door, an ASGI application.
+"""The native API, an ASGI application.
 
 There is no framework between the socket and the engine: a table of routes, decoders made once, and for every request
 the same steps: find the route, check the names, let in or not, read and decode, hand over, answer.
@@ -47,7 +47,7 @@ class Endpoint:
     decode: Callable[[bytes], Any] | None
 
 
-class NativeDoor:
+class V1App:
     """Serves /v1. The scope's path is the full one."""
 
     def __init__(

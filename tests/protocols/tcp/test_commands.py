@@ -21,7 +21,7 @@ async def add(talk: Talk, job_id: Any = "1001", **fields: Any) -> dict[str, Any]
 
 
 async def test_add_get_del(site: Site) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         assert await add(talk) == DONE
         found = await talk.call(cmd="get", topic="order", id="1001")
         assert (found["code"], found["msg"]) == (1, "succ")
@@ -32,7 +32,7 @@ async def test_add_get_del(site: Site) -> None:
 
 
 async def test_a_job_is_due_at_its_fix_time_else_after_the_topics_delay(site: Site) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         await add(talk, "fixed", fix_time="2030-01-02 03:04:05")
         await add(talk, "relative")
         store = site.pools.engine("default").store
@@ -46,25 +46,25 @@ async def test_a_job_is_due_at_its_fix_time_else_after_the_topics_delay(site: Si
 
 
 async def test_dq_set_time_is_set_the_first_time_only(site: Site) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         await add(talk, body={"dq_set_time": "2020-01-01 00:00:00"})
         body = (await talk.call(cmd="get", topic="order", id="1001"))["data"]
         assert body["dq_set_time"] == "2020-01-01 00:00:00"
 
 
 async def test_an_add_of_a_known_id_updates_it_and_succeeds_unless_it_must_fail_as_before(site: Site) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         await add(talk)
         assert await add(talk, body={"b": 2}) == DONE
         assert "b" in (await talk.call(cmd="get", topic="order", id="1001"))["data"]
-    async with site.door(CommandRules("default", "shop", update_fails=True)), site.talk() as talk:
+    async with site.serving(CommandRules("default", "shop", update_fails=True)), site.talk() as talk:
         assert await add(talk, body={"c": 3}) == FAILED
         assert "c" in (await talk.call(cmd="get", topic="order", id="1001"))["data"]
         assert await add(talk, "new") == DONE
 
 
 async def test_unknown_and_offline_topics_take_nothing_and_still_answer(site: Site) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         assert await add(talk, topic="nothing") == FAILED
         await add(talk)
         await site.topics.set_status(PLACE, Status.OFFLINE)
@@ -74,7 +74,7 @@ async def test_unknown_and_offline_topics_take_nothing_and_still_answer(site: Si
 
 
 async def test_ids_may_have_colons_and_be_numbers(site: Site) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         assert await add(talk, "a:b:c") == DONE
         assert await add(talk, 42) == DONE
         assert (await talk.call(cmd="get", topic="order", id="42"))["code"] == 1
@@ -82,7 +82,7 @@ async def test_ids_may_have_colons_and_be_numbers(site: Site) -> None:
 
 
 async def test_a_body_may_be_text_that_holds_an_object_as_java_sends_it(site: Site) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         assert await add(talk, body='{"from": "java"}') == DONE
         assert (await talk.call(cmd="get", topic="order", id="1001"))["data"]["from"] == "java"
         assert await add(talk, "php", body=[]) == DONE
@@ -103,13 +103,13 @@ async def test_a_body_may_be_text_that_holds_an_object_as_java_sends_it(site: Si
     ],
 )
 async def test_what_does_not_fit_fails_and_the_connection_lives(site: Site, wrong: dict[str, Any]) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         assert await add(talk, **{"job_id" if key == "id" else key: value for key, value in wrong.items()}) == FAILED
         assert await add(talk, "good") == DONE
 
 
 async def test_an_unknown_command_has_no_reply(site: Site) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         await talk.send(packed({"cmd": "update", "topic": "order", "id": "1"}))
         await talk.send(packed({"no": "command"}))
         assert await add(talk) == DONE
@@ -117,7 +117,7 @@ async def test_an_unknown_command_has_no_reply(site: Site) -> None:
 
 @pytest.mark.parametrize("junk", [b"abcd{}", b"0002{]", b"0000", b"0003[1]", b"GET / HTTP/1.1\r\n\r\n"])
 async def test_bad_frames_close_the_connection_after_the_replies_before_them(site: Site, junk: bytes) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         await talk.send(packed({"cmd": "add", "topic": "order", "id": "1", "body": {}}) + junk)
         assert await talk.receive() == DONE
         assert await talk.is_closed()
@@ -126,7 +126,7 @@ async def test_bad_frames_close_the_connection_after_the_replies_before_them(sit
 
 
 async def test_commands_come_in_pieces_and_in_rows(site: Site) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         stream = b"".join(
             packed({"cmd": "add", "topic": "order", "id": str(number), "body": {"n": number}}) for number in range(20)
         )
@@ -138,7 +138,7 @@ async def test_commands_come_in_pieces_and_in_rows(site: Site) -> None:
 
 
 async def test_a_body_that_does_not_fit_into_a_frame_fails(site: Site) -> None:
-    async with site.door(), site.talk() as talk:
+    async with site.serving(), site.talk() as talk:
         big = {"text": "x" * 9900}
         assert await add(talk, body=big) == DONE  # with what is added it is longer than a frame
         assert await talk.call(cmd="get", topic="order", id="1001") == FAILED
@@ -146,20 +146,20 @@ async def test_a_body_that_does_not_fit_into_a_frame_fails(site: Site) -> None:
 
 
 async def test_a_token_may_be_asked_for(site: Site) -> None:
-    async with site.door(CommandRules("default", "shop", token="secret")), site.talk() as talk:
+    async with site.serving(CommandRules("default", "shop", token="secret")), site.talk() as talk:
         assert await add(talk) == FAILED
         assert await add(talk, token="wrong") == FAILED
         assert await add(talk, token="secret") == DONE
 
 
 async def test_connections_beyond_the_limit_are_refused_and_idle_ones_closed(site: Site) -> None:
-    async with site.door(connections=2), site.talk() as one, site.talk() as two:
+    async with site.serving(connections=2), site.talk() as one, site.talk() as two:
         assert await add(one, "1") == DONE
         assert await add(two, "2") == DONE
         async with site.talk() as three:
             assert await three.is_closed()
         assert await add(one, "3") == DONE
-    async with site.door(idle_s=0.05), site.talk() as talk:
+    async with site.serving(idle_s=0.05), site.talk() as talk:
         assert await add(talk) == DONE
         assert await talk.is_closed()
 
@@ -171,18 +171,18 @@ async def test_many_connections_at_once(site: Site, scale: int) -> None:
                 assert await add(talk, f"{number}-{turn}") == DONE
 
     number = 200 * scale
-    async with site.door():
+    async with site.serving():
         await asyncio.gather(*(client(one) for one in range(min(number, 2000))))
     [counts] = await site.pools.engine("default").store.counts([Queue("shop", "order")])
     assert counts.delayed == 3 * min(number, 2000)
 
 
 async def test_a_drain_answers_what_has_arrived_and_closes_who_is_idle(site: Site) -> None:
-    async with site.door() as door, site.talk() as busy, site.talk() as idle:
+    async with site.serving() as server, site.talk() as busy, site.talk() as idle:
         assert await add(idle, "idle") == DONE
         await busy.send(packed({"cmd": "add", "topic": "order", "id": "busy", "body": {}}))
         assert await busy.receive() == DONE
-        await door.stop(5)
+        await server.stop(5)
         assert await idle.is_closed()
         assert await busy.is_closed()
         with pytest.raises(OSError):  # noqa: PT011
@@ -192,13 +192,13 @@ async def test_a_drain_answers_what_has_arrived_and_closes_who_is_idle(site: Sit
 
 
 async def test_a_client_that_never_reads_is_closed(site: Site) -> None:
-    async with site.door(idle_s=0.3) as door, site.talk() as talk:
+    async with site.serving(idle_s=0.3) as server, site.talk() as talk:
         assert await add(talk, body={"text": "x" * 9000}) == DONE
         talk.writer.transport.pause_reading()
         many = packed({"cmd": "get", "topic": "order", "id": "1001"}) * 50
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(60):
-                while door._talks:
+                while server._talks:
                     await talk.send(many)
                     await asyncio.sleep(0)
-        assert not door._talks
+        assert not server._talks

@@ -30,7 +30,7 @@ from duetime.model.names import Queue
 from duetime.protocols.access_log import POOL
 from duetime.protocols.asgi import exchange_of, header, request_id, send_answer
 from duetime.protocols.lmstfy import consumers, inspection, producers
-from duetime.protocols.lmstfy.call import DoorTools, LmstfyCall
+from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyTools
 from duetime.protocols.lmstfy.metrics import METHODS
 from duetime.protocols.lmstfy.options import LmstfyParts
 from duetime.protocols.lmstfy.params import (
@@ -56,7 +56,7 @@ from duetime.protocols.tokens import Access, Token, split, token_in_query, token
 
 log = logging.getLogger("duetime.lmstfy")
 
-Handler = Callable[[DoorTools, LmstfyCall], Awaitable[LmstfyAnswer]]
+Handler = Callable[[LmstfyTools, LmstfyCall], Awaitable[LmstfyAnswer]]
 
 NOT_FOUND = error(404, "api not found")
 INTERNAL = error(500, "internal error")
@@ -126,7 +126,7 @@ def _line(call: LmstfyCall) -> Line:
     return scope["method"], scope["path"], scope["query_string"], header(scope, b"x-token")
 
 
-class LmstfyDoor:
+class LmstfyApp:
     """An ASGI application for the API listener."""
 
     def __init__(self, parts: LmstfyParts, *, clock: Clock | None = None) -> None:
@@ -136,7 +136,7 @@ class LmstfyDoor:
         self._metrics = parts.metrics
         self._options = parts.options
         clock = clock or SystemClock()
-        self._tools = DoorTools(parts.metrics, parts.options.defaults, parts.options.max_body, clock, IdMaker(clock))
+        self._tools = LmstfyTools(parts.metrics, parts.options.defaults, parts.options.max_body, clock, IdMaker(clock))
         self._request_ids = IdMaker(clock)
         self._known: dict[Line, KnownToken] = {}
         self.shortcut = LmstfyShortcut(parts, self._tools, _answer_of)

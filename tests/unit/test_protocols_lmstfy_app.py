@@ -1,4 +1,4 @@
-"""The door under any ASGI server: it brings its own request id, watches for the client's going, and tells no tales."""
+"""The application under any ASGI server: request ids, clients that disconnect, errors without internals."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from duetime.metrics.scraper import Scraper
 from duetime.model.errors import StoreFull
 from duetime.model.job import NewJob, State
 from duetime.model.names import Queue
-from duetime.protocols.lmstfy import LmstfyAdmin, LmstfyDoor, LmstfyOptions, LmstfyParts
+from duetime.protocols.lmstfy import LmstfyAdmin, LmstfyApp, LmstfyOptions, LmstfyParts
 from duetime.protocols.tokens import Tokens
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.base import RulesChange
@@ -76,7 +76,7 @@ async def parts() -> AsyncIterator[LmstfyParts]:
 
 async def ask(parts: LmstfyParts, *request: Any) -> Exchange:
     exchange = Exchange(*request)
-    await LmstfyDoor(parts)(exchange.scope, exchange.receive, exchange.send)
+    await LmstfyApp(parts)(exchange.scope, exchange.receive, exchange.send)
     return exchange
 
 
@@ -89,13 +89,13 @@ async def test_it_brings_a_request_id_where_the_server_has_none(parts: LmstfyPar
     assert len(own.headers[b"x-request-id"]) == 26
     given = Exchange("GET", "/api/ns/q")
     given.scope["state"] = {"request_id": "from the server"}
-    await LmstfyDoor(parts)(given.scope, given.receive, given.send)
+    await LmstfyApp(parts)(given.scope, given.receive, given.send)
     assert b"x-request-id" not in given.headers
 
 
 async def test_a_client_that_goes_ends_its_poll(parts: LmstfyParts) -> None:
     exchange = Exchange("GET", "/api/ns/q", b"timeout=60")
-    poll = asyncio.create_task(LmstfyDoor(parts)(exchange.scope, exchange.receive, exchange.send))
+    poll = asyncio.create_task(LmstfyApp(parts)(exchange.scope, exchange.receive, exchange.send))
     await asyncio.sleep(0.01)
     exchange.gone.set()
     await poll
@@ -141,7 +141,7 @@ async def test_an_id_that_was_drawn_twice_is_drawn_again(parts: LmstfyParts, mon
 
 
 async def test_other_protocols_are_left_alone(parts: LmstfyParts) -> None:
-    for application in (LmstfyDoor(parts), LmstfyAdmin(parts)):
+    for application in (LmstfyApp(parts), LmstfyAdmin(parts)):
         exchange = Exchange("GET", "/")
         exchange.scope["type"] = "websocket"
         await application(exchange.scope, exchange.receive, exchange.send)

@@ -1,4 +1,4 @@
-"""The TCP door: connections, limits and the end of a conversation.
+"""The TCP server: connections, limits and the end of a conversation.
 
 Requests of one connection are answered in their order, one at a time; those of different connections share store calls
 by group commit. Bad lengths and bad JSON close the connection, after the replies to what came before. Only an idle
@@ -41,7 +41,7 @@ class TcpOptions:
     access_log: CommandLog | None = None
 
 
-class TcpDoor:
+class TcpServer:
     """Serves the sockets that it was made with, between `start` and `stop`."""
 
     def __init__(self, commands: Commands, sockets: Sequence[socket.socket], options: TcpOptions | None = None) -> None:
@@ -139,7 +139,7 @@ def _decode(text: bytes) -> dict[str, Any]:
 
 
 def _framed(answer: dict[str, Any]) -> bytes:
-    """A body that another door took may not fit into a frame."""
+    """A body that another protocol took may not fit into a frame."""
     try:
         return frame(answer)
     except OverflowError as error:

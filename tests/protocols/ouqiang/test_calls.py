@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from duetime.model.names import Queue
-from duetime.protocols.ouqiang import OuqiangDoor
+from duetime.protocols.ouqiang import OuqiangApp
 from tests.plugins.until import until
 from tests.protocols.ouqiang.conftest import NAMESPACE, Caller
 from tests.protocols.v1.server import listen
@@ -46,8 +46,8 @@ async def test_a_job_comes_again_after_its_own_ttr_until_it_is_finished(caller: 
 
 
 async def test_tries_may_have_a_limit_and_end_in_the_dead_letters(caller: Caller) -> None:
-    door = OuqiangDoor(lambda: caller.engine, NAMESPACE, tries=2, max_body=1000)
-    async with listen(door) as at, httpx.AsyncClient(base_url=at.url, timeout=30) as http:
+    app = OuqiangApp(lambda: caller.engine, NAMESPACE, tries=2, max_body=1000)
+    async with listen(app) as at, httpx.AsyncClient(base_url=at.url, timeout=30) as http:
         await http.post("/push", json={"topic": "order", "id": "7", "delay": 1, "ttr": 90, "body": "x"})
         caller.clock.advance("1s")
         for _ in range(2):
@@ -97,7 +97,7 @@ async def test_finish_and_delete_succeed_for_ids_that_nobody_knows(caller: Calle
 async def test_another_process_finds_what_this_one_has_not_seen(caller: Caller) -> None:
     await caller.push("1", "order")
     await caller.push("2", "mail")
-    other = OuqiangDoor(lambda: caller.engine, NAMESPACE, max_body=1000)
+    other = OuqiangApp(lambda: caller.engine, NAMESPACE, max_body=1000)
     async with listen(other) as at, httpx.AsyncClient(base_url=at.url) as http:
         assert (await http.post("/get", json={"id": "2"})).json()["data"]["topic"] == "mail"
         assert (await http.post("/finish", json={"id": "1"})).json()["code"] == 0
@@ -163,8 +163,8 @@ async def test_a_client_that_goes_away_takes_no_job_with_it(caller: Caller) -> N
 
 
 async def test_a_token_may_be_asked_for(caller: Caller) -> None:
-    door = OuqiangDoor(lambda: caller.engine, NAMESPACE, token="secret", max_body=1000)
-    async with listen(door) as at, httpx.AsyncClient(base_url=at.url) as http:
+    app = OuqiangApp(lambda: caller.engine, NAMESPACE, token="secret", max_body=1000)
+    async with listen(app) as at, httpx.AsyncClient(base_url=at.url) as http:
         assert (await http.post("/get", json={"id": "1"})).json()["code"] == 1
         assert (await http.post("/get?token=wrong", json={"id": "1"})).json()["code"] == 1
         assert (await http.post("/get?token=secret", json={"id": "1"})).json()["code"] == 0
@@ -173,8 +173,8 @@ async def test_a_token_may_be_asked_for(caller: Caller) -> None:
 
 
 async def test_a_server_that_drains_ends_pops_without_a_job(caller: Caller) -> None:
-    door = OuqiangDoor(lambda: caller.engine, NAMESPACE, max_body=1000)
-    async with listen(door) as at, httpx.AsyncClient(base_url=at.url, timeout=30) as http:
+    app = OuqiangApp(lambda: caller.engine, NAMESPACE, max_body=1000)
+    async with listen(app) as at, httpx.AsyncClient(base_url=at.url, timeout=30) as http:
         waiting = asyncio.create_task(http.post("/pop", json={"topic": "order"}))
         await until(lambda: at.connections() == 1)
         await asyncio.sleep(0.05)

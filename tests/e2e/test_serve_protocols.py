@@ -1,4 +1,4 @@
-"""`duetime serve` with the doors of php-delayqueue and ouqiang: a message from its TCP add to its callback."""
+"""`duetime serve` with the protocols of php-delayqueue and ouqiang: a message from its TCP add to its callback."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.plugins.served import ServedProcess, StartServer
 from tests.plugins.until import until
 from tests.protocols.v1.server import listen
 
-DOORS = {
+PROTOCOLS = {
     "DUETIME_TCP_ENABLED": "true",
     "DUETIME_TCP_PORT": "0",
     "DUETIME_OUQIANG_ENABLED": "true",
@@ -46,7 +46,7 @@ async def test_from_a_tcp_add_to_the_callback(start_server: StartServer) -> None
         called.put_nowait(dict(Request(scope).query_params))
         await PlainTextResponse("ok")(scope, receive, send)
 
-    server = start_server(**DOORS)
+    server = start_server(**PROTOCOLS)
     async with listen(receiver) as at:
         topic = {"topic": "order", "callback": f"{at.url}/paid", "method": "GET", "php_fields": True}
         made = await asyncio.to_thread(httpx.post, f"{server.api}/v1/namespaces/default/topics", json=topic)
@@ -82,7 +82,7 @@ async def test_usr2_finishes_the_call_that_runs_and_starts_no_other(start_server
     go = asyncio.Event()
     async with Receiver() as receiver:
         receiver.answer = lambda call: Says(hold=go)
-        server = await asyncio.to_thread(start_server, "--store", url, **DOORS)
+        server = await asyncio.to_thread(start_server, "--store", url, **PROTOCOLS)
         topic = {"topic": "order", "callback": receiver.url, "method": "GET", "in_flight": 1, "timeout": "60s"}
         await asyncio.to_thread(httpx.post, f"{server.api}/v1/namespaces/default/topics", json=topic)
         with socket.create_connection(("127.0.0.1", port(server, "TCP"))) as connection:
@@ -104,7 +104,7 @@ async def test_usr2_finishes_the_call_that_runs_and_starts_no_other(start_server
 
 
 def test_ouqiangs_paths_are_on_a_port_of_their_own(start_server: StartServer) -> None:
-    server = start_server(**DOORS)
+    server = start_server(**PROTOCOLS)
     url = f"http://127.0.0.1:{port(server, 'ouqiang')}"
     job = {"topic": "order", "id": "1", "delay": 1, "ttr": 10, "body": "hello"}
     assert httpx.post(f"{url}/push", json=job).json()["code"] == 0

@@ -28,7 +28,7 @@ NOT_FOUND = b"404 page not found\n"
 HEADERS = [(b"content-type", b"text/plain; charset=utf-8")]
 
 
-class OuqiangDoor:
+class OuqiangApp:
     """An ASGI application."""
 
     def __init__(
@@ -110,7 +110,7 @@ class OuqiangDoor:
 
 
 def _id(named: Named) -> str | None:
-    """None for an id that no job can have. This door treats it as an unknown id, which is no error."""
+    """None for an id that no job can have. This protocol treats it as an unknown id, which is no error."""
     job_id = not_empty("id", named.id)
     try:
         return check_id(job_id)
