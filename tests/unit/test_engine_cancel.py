@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from duetime.engine import Engine
+from duetime.engine.requests import ReserveRequest
 from duetime.model.job import State
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, given_store, ids, push, settle, waiting
@@ -123,7 +124,7 @@ def test_five_thousand_consumers_that_are_cancelled_leave_nothing() -> None:
             await asyncio.wait(consumers)
             await settle()
             assert engine._room._lines == {}
-            assert engine._reserves._inboxes == {}
+            assert engine._batcher.lanes[ReserveRequest]._inboxes == {}
             [counted] = await store.counts([QUEUE])
             assert counted.leased == sum(not consumer.cancelled() for consumer in consumers)
 

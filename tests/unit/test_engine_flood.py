@@ -9,8 +9,8 @@ import asyncio
 import pytest
 
 from duetime.engine import Engine
-from duetime.engine.answer_turns import ANSWERS_PER_TURN
-from duetime.engine.heavy_calls import HEAVY_CALLS, PATIENCE_S
+from duetime.engine.batcher import HEAVY_CALLS, HEAVY_WAIT_S, REPLIES_PER_TURN
+from duetime.engine.requests import AckRequest, PushRequest, ReserveRequest
 from duetime.model.job import NewJob
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, given_store, ids, settle
@@ -68,7 +68,7 @@ async def test_callers_that_shared_a_store_call_go_on_in_turns(wait_ms: int) -> 
 
         await asyncio.gather(*(consume() for _ in range(CONSUMERS)))
         assert flood.steps == 2 * 5 * CONSUMERS
-        assert flood.busiest <= CALLS * ANSWERS_PER_TURN
+        assert flood.busiest <= CALLS * REPLIES_PER_TURN
 
 
 @virtual_time
@@ -86,7 +86,7 @@ async def test_consumers_that_were_parked_go_on_in_turns_first_come_first_served
         names = [f"j{at:03}" for at in range(CONSUMERS)]
         await engine.push(QUEUE, [NewJob(name, b"") for name in names])
         assert await asyncio.gather(*waiting) == [[name] for name in names]
-        assert flood.busiest <= 2 * ANSWERS_PER_TURN
+        assert flood.busiest <= 2 * REPLIES_PER_TURN
 
 
 @virtual_time
@@ -105,7 +105,7 @@ async def test_answers_whose_turn_has_not_come_when_the_engine_stops_are_given_a
 
 @virtual_time
 async def test_callers_that_are_answered_in_turns_share_their_next_calls() -> None:
-    callers = 4 * ANSWERS_PER_TURN
+    callers = 4 * REPLIES_PER_TURN
     store = slow_store()
     async with Engine(store) as engine:
         await fill(engine, 300)
@@ -116,9 +116,9 @@ async def test_callers_that_are_answered_in_turns_share_their_next_calls() -> No
             await engine.push(QUEUE, [NewJob(f"again-{delivery.lease.id}", b"")])
 
         await asyncio.gather(*(consume() for _ in range(callers)))
-        groups = (engine._reserves, engine._acks)
+        groups = (engine._batcher.lanes[ReserveRequest], engine._batcher.lanes[AckRequest])
         assert [(group.calls, group.requests) for group in groups] == [(1, callers)] * 2
-        assert engine._pushes.calls == 3 + 1  # those that filled the queue, and one for all callers
+        assert engine._batcher.lanes[PushRequest].calls == 3 + 1  # those that filled the queue, and one for all callers
 
 
 # --- how many calls of a flood the store has at a time
@@ -156,7 +156,7 @@ async def test_a_store_that_hangs_is_met_by_all_big_calls_soon() -> None:
     async with Engine(store) as engine:
         tasks = await flooded(engine, store, gate)
         before = len(store.calls)
-        await asyncio.sleep(1.5 * PATIENCE_S)
+        await asyncio.sleep(1.5 * HEAVY_WAIT_S)
         met = sum(call.args[:1] == (QUEUE,) for call in store.calls[before:])
         gate.set()
         await asyncio.gather(*tasks)
@@ -173,5 +173,5 @@ async def test_a_big_call_that_is_cancelled_while_it_waits_leaves_its_turn_to_th
             task.cancel()
         gate.set()
         await asyncio.wait(tasks)
-        assert engine._calls._heavy._under_way == 0
+        assert not engine._batcher._heavy.locked()
         assert all(task.cancelled() or task.result() for task in tasks)

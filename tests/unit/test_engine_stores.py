@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from duetime.engine import Engine
+from duetime.engine.requests import ReserveRequest
 from duetime.model.errors import StoreUnavailable
 from duetime.model.job import Counts, Delivery, Lease, State
 from duetime.stores.base import RulesChange, Store
@@ -69,9 +70,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def parked(engine: Engine, *queues: object, **options: object) -> "asyncio.Task[list[Delivery]]":
     """A consumer that has looked, found nothing and waits."""
-    before = engine._reserves.calls
+    lane = engine._batcher.lanes[ReserveRequest]
+    before = lane.calls
     task = asyncio.create_task(engine.reserve(queues or [QUEUE], wait_ms=WAIT_MS, **options))
-    await until(lambda: engine._reserves.calls > before and not engine._reserves._inboxes)
+    await until(lambda: lane.calls > before and not lane._inboxes)
     return task
 
 

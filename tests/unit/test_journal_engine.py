@@ -14,6 +14,7 @@ import pytest
 from duetime.client import AsyncClient
 from duetime.engine import Engine
 from duetime.engine.pools import Pools
+from duetime.engine.requests import PushRequest
 from duetime.journal import journal, node_folder, registered_nodes, writer
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
@@ -87,7 +88,7 @@ async def test_an_answer_waits_for_the_journal_and_the_next_call_does_not(tmp_pa
         await until(lambda: store.count("push") == 1)
         pushing.append(asyncio.create_task(push(engine, "b")))
         await until(lambda: store.count("push") == 2)
-        await until(lambda: not engine._pushes._inboxes)
+        await until(lambda: not engine._batcher.lanes[PushRequest]._inboxes)
         found = await engine.reserve([QUEUE], limit=2)
         assert ids(found) == ["a", "b"], "delivered meanwhile: that need not be on record"
         assert [task.done() for task in pushing] == [False, False]

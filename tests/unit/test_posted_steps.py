@@ -11,6 +11,7 @@ import redis
 
 from duetime.engine import Engine
 from duetime.engine.recorder import Recorder
+from duetime.engine.requests import AckRequest, PushRequest, ReserveRequest
 from duetime.model.errors import JobExists, StoreDamaged, StoreUnavailable
 from duetime.model.job import Event, IfExists, Moved, NewJob, Priority
 from duetime.model.names import Queue
@@ -57,7 +58,11 @@ async def engine(redis_url: str, client: redis.Redis) -> AsyncIterator[Engine]:
 
 
 def calls(engine: Engine) -> int:
-    return engine._pushes.calls + engine._reserves.calls + engine._acks.calls
+    return (
+        engine._batcher.lanes[PushRequest].calls
+        + engine._batcher.lanes[ReserveRequest].calls
+        + engine._batcher.lanes[AckRequest].calls
+    )
 
 
 async def test_a_lone_caller_needs_no_group_commit(engine: Engine) -> None:

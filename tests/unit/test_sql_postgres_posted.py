@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from duetime.engine import Engine
+from duetime.engine.requests import PushRequest
 from duetime.model.errors import JobExists, QueueFull, StoreUnavailable
 from duetime.model.job import Event, IfExists, NewJob
 from duetime.model.names import Queue
@@ -73,10 +74,10 @@ async def waits_for_lock(engine: Engine, watcher_url: str) -> None:
 
 
 async def test_a_lone_push_needs_no_thread(engine: Engine) -> None:
-    before = engine._pushes.calls
+    before = engine._batcher.lanes[PushRequest].calls
     pushed = await engine.push(QUEUE, [NewJob("a", b"body", attributes={"k": "v"}, ttl_ms=HOUR_MS, tries=3)])
 
-    assert engine._pushes.calls == before
+    assert engine._batcher.lanes[PushRequest].calls == before
     [moved] = pushed.jobs
     [job] = await engine.store.get(QUEUE, ["a"])
     assert job is not None
@@ -91,24 +92,24 @@ async def test_a_lone_push_needs_no_thread(engine: Engine) -> None:
 async def test_only_a_lone_push_before_all_others_is_announced(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     announced = list[int]()
     monkeypatch.setattr(engine.store._hub, "take_in", lambda wakes, version: announced.append(len(wakes)))  # type: ignore[attr-defined]
-    before = engine._pushes.calls
+    before = engine._batcher.lanes[PushRequest].calls
     await engine.push(QUEUE, [NewJob("later", b"", delay_ms=3 * HOUR_MS)])
     assert announced == []
     await engine.push(QUEUE, [NewJob("first", b"", delay_ms=HOUR_MS)])
     assert announced == [1]
-    assert engine._pushes.calls == before
+    assert engine._batcher.lanes[PushRequest].calls == before
 
 
 async def test_the_first_push_of_a_day_is_counted(engine: Engine, other: "psycopg.Connection[Any]") -> None:
     """There is no row of the day's totals yet that the statement could update."""
     other.execute("UPDATE duetime.totals SET day = day - 1")
     other.commit()
-    before = engine._pushes.calls
+    before = engine._batcher.lanes[PushRequest].calls
     await engine.push(QUEUE, [NewJob("first", b"")])
     posted(engine)._unusual.clear()
     await engine.push(QUEUE, [NewJob("second", b"")])
 
-    assert engine._pushes.calls == before + 1
+    assert engine._batcher.lanes[PushRequest].calls == before + 1
     other.commit()
     rows = other.execute("SELECT accepted FROM duetime.totals ORDER BY day").fetchall()
     assert rows == [(2,), (2,)]
@@ -165,13 +166,13 @@ async def test_one_of_many_callers_does_not_go_alone(engine: Engine, monkeypatch
 
 
 async def test_a_large_body_is_sent_bit_by_bit(engine: Engine) -> None:
-    before, body = engine._pushes.calls, bytes(range(256)) * 4096
+    before, body = engine._batcher.lanes[PushRequest].calls, bytes(range(256)) * 4096
     await engine.push(QUEUE, [NewJob("large", body)])
 
     [job] = await engine.store.get(QUEUE, ["large"])
     assert job is not None
     assert job.body == body
-    assert engine._pushes.calls == before
+    assert engine._batcher.lanes[PushRequest].calls == before
 
 
 async def test_a_push_that_meets_another_change_wakes_consumers(
@@ -204,9 +205,9 @@ async def test_a_session_that_was_ended_while_idle_is_replaced(
     await engine.push(QUEUE, [NewJob("a", b"")])
     await until(lambda: connection_of(engine) is not old)
 
-    before = engine._pushes.calls
+    before = engine._batcher.lanes[PushRequest].calls
     await engine.push(QUEUE, [NewJob("b", b"")])
-    assert engine._pushes.calls == before
+    assert engine._batcher.lanes[PushRequest].calls == before
     assert [job and job.id for job in await engine.store.get(QUEUE, ["a", "b"])] == ["a", "b"]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from duetime.engine.call_weights import by_weight, finish_weight
+from duetime.engine.requests import by_weight, finish_weight
 from duetime.model.backoff import Outage
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Lease, Moved, batches

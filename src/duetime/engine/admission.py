@@ -77,3 +77,8 @@ def check_times(*, delay_ms: int = 0, ttl_ms: int = 0, due_at: int | None = None
         raise InvalidTime(f"delay and ttl lie between 0 and {MAX_DURATION} ms: {delay_ms}, {ttl_ms}")
     if due_at is not None and not 0 <= due_at <= MAX_INSTANT:
         raise InvalidTime(f"due_at lies between 1970 and 9999: {due_at}")
+
+
+def check_ttr(ttr_ms: int) -> None:
+    if not 0 <= ttr_ms <= MAX_DURATION:
+        raise InvalidRequest(f"ttr must be between 0 and {MAX_DURATION} ms, got {ttr_ms}")

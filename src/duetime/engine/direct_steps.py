@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, TypeVarTuple
 
 from duetime.engine.admission import check_lease
+from duetime.engine.batcher import Batcher
 from duetime.engine.reaper import LONGEST_REST_S
 from duetime.engine.recorder import Recorders
-from duetime.engine.shared_calls import SharedCalls
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob
 from duetime.model.job_checks import check_job
@@ -37,7 +37,7 @@ class DirectSteps:
         calls: DirectCalls,
         *,
         recorders: Recorders,
-        shared: SharedCalls,
+        shared: Batcher,
         give_back: Callable[[Sequence[Delivery]], None],
         ack_after_loss: Callable[[Sequence[Lease]], Awaitable[list[Moved | LeaseLost | None]]],
         max_body: int,

@@ -19,27 +19,35 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any, TypeVar
 
-from duetime.engine.admission import check_finish, check_ids, check_jobs, check_lease, check_times
-from duetime.engine.answer_turns import AnswerTurns
-from duetime.engine.call_weights import by_weight, finish_weight, push_weight
+from duetime.engine.admission import check_finish, check_ids, check_lease, check_times, check_ttr
+from duetime.engine.batcher import Batcher, Reply, ReplyScheduler
 from duetime.engine.direct_steps import DirectSteps
 from duetime.engine.duties import Pulse, run_duty
-from duetime.engine.group_commit import Answer, AwaitedAnswer, GroupCommit, GroupedCall, Promise, Request
 from duetime.engine.posted_steps import PostedSteps
 from duetime.engine.reaper import Reaper
 from duetime.engine.recorder import Recorder, Recorders, Step
+from duetime.engine.requests import (
+    AckByIdRequest,
+    AckRequest,
+    Answer,
+    CancelRequest,
+    FinishRequest,
+    PushRequest,
+    Request,
+    ReserveRequest,
+    ResultsRequest,
+    by_weight,
+    finish_weight,
+)
 from duetime.engine.result_waiting import ResultWaiting
-from duetime.engine.shared_calls import SharedCalls
 from duetime.engine.waiting import Waiter, WaitingRoom, Wants
 from duetime.engine.wake_listener import listen
 from duetime.model.backoff import OUTAGE, chance
-from duetime.model.clock import MAX_DURATION
 from duetime.model.errors import DuetimeError, InvalidRequest, LeaseLost, StoreUnavailable, done_in_part
 from duetime.model.job import (
     DEFAULT_TTR_MS,
     MAX_BODY,
     MAX_ERROR,
-    STEP_BYTES,
     STEP_JOBS,
     Delivery,
     IfExists,
@@ -48,7 +56,7 @@ from duetime.model.job import (
     NewJob,
     State,
 )
-from duetime.model.job_checks import check_text, check_tries
+from duetime.model.job_checks import check_tries
 from duetime.model.names import Queue
 from duetime.stores.base import Mark, Purged, Push, Pushed, QueueRules, Reaped, RulesChange, Store
 from duetime.stores.direct import OffersDirectCalls, OffersPostedCalls
@@ -81,38 +89,16 @@ class Engine:
         self._context = Context()
         self._duties: list[asyncio.Task[None]] = []
         self._receipts: Sequence[str] = ()
-        self._turns = AnswerTurns(self._spawn)
+        self._replies = ReplyScheduler(self._spawn)
         self._outage = replace(OUTAGE, chance=chance)
         self._pulses = {duty.name: Pulse() for duty in (Reaper, WaitingRoom)}
         self._reaper = Reaper(self._reap, chance)
-        self._room = WaitingRoom(store, self._turns, reserve=self._reserve_for_waiting, give_back=self.give_back_later)
-        self._results = ResultWaiting(lambda queue, ids: self._looks.submit(queue, ids, len(ids)))
-        self._calls = calls = SharedCalls(store, self.recorders, self._room, self._results, self._reaper)
-        self._posted = self._posted_steps()
-        promise = self.recorders.flushed
-        self._pushes = self._group(calls.push, max_weight=STEP_BYTES, promise=promise)
-        self._acks = self._group(calls.ack, promise=promise)
-        self._finishes = self._group(calls.finish, max_weight=STEP_BYTES, promise=promise)
-        self._looks = self._group(calls.results)
-        self._cancels = self._group(calls.cancel, promise=promise)
-        self._acks_by_id = self._group(calls.ack_by_id, promise=promise)
-        self._reserves = self._group(calls.reserve, orphan=self.give_back_later)
-
-    def _group(
-        self,
-        call: GroupedCall[Request, Answer],
-        *,
-        max_weight: int = STEP_JOBS,
-        promise: Promise | None = None,
-        orphan: Callable[[Answer], None] | None = None,
-    ) -> GroupCommit[Request, Answer]:
-        return GroupCommit(
-            call,
-            self._turns,
-            max_weight=max_weight,
-            orphan=orphan,
-            promise=promise,
+        self._room = WaitingRoom(
+            store, self._replies, reserve=self._reserve_for_waiting, give_back=self.give_back_later
         )
+        self._results = ResultWaiting(lambda queue, ids: self._batcher.run(ResultsRequest(queue, ids)))
+        self._batcher = Batcher(store, self.recorders, room=self._room, results=self._results, reaper=self._reaper)
+        self._posted = self._posted_steps()
 
     async def __aenter__(self) -> "Engine":
         await self._tasks.__aenter__()
@@ -123,9 +109,7 @@ class Engine:
 
     async def __aexit__(self, *_: object) -> None:
         self._room.close()
-        for batch in (self._pushes, self._acks, self._acks_by_id, self._finishes, self._cancels, self._reserves):
-            batch.close()
-        self._looks.close()
+        self._batcher.close()
         self._results.close()
         for duty in self._duties:
             duty.cancel()
@@ -169,19 +153,17 @@ class Engine:
         made_ids: bool = False,
     ) -> Pushed:
         """Add jobs, all or none. Raises what the store answers for this request. `made_ids`: see `Push`."""
-        check_jobs(jobs, max_body=self._max_body)
-        if mark:
-            check_text(mark.name)
-            check_times(ttl_ms=mark.life_ms)
-        is_alone = self._posted and len(jobs) == 1 and not mark and self._pushes.is_idle(queue)
+        request = PushRequest(queue, Push(jobs, if_exists, mark, made_ids))
+        request.check(self._max_body)
+        is_alone = self._posted and len(jobs) == 1 and not mark and self._batcher.lanes[PushRequest].is_idle(queue)
         if self._posted and is_alone and (pushed := await self._posted.push(queue, jobs, if_exists)):
             return pushed
-        return await self._pushes.submit(queue, Push(jobs, if_exists, mark, made_ids), push_weight(jobs))
+        return await self._batcher.run(request)
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
         """Remove jobs by id, wherever they are, in bounded steps; None where there is none."""
         check_ids(ids)
-        return await _in_steps(self._cancels, queue, ids)
+        return await self._in_steps(lambda some: CancelRequest(queue, some), ids)
 
     async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
         """Finish jobs by id alone, in every state and without their lease: as cancel, but on record as acked.
@@ -189,7 +171,7 @@ class Engine:
         This is lmstfy's acknowledgement; the answers are those of cancel.
         """
         check_ids(ids)
-        return await _in_steps(self._acks_by_id, queue, ids)
+        return await self._in_steps(lambda some: AckByIdRequest(queue, some), ids)
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
@@ -204,7 +186,7 @@ class Engine:
                     Step("reschedule", queue, chunk),
                     lambda ids=chunk: self.store.reschedule(queue, ids, delay_ms=delay_ms, due_at=due_at),
                 )
-            self._calls.moved(queue, step)
+            self._batcher.moved(queue, step)
             answers += step
         return answers
 
@@ -220,8 +202,8 @@ class Engine:
         """
         if not queues or not 1 <= limit <= STEP_JOBS:
             raise InvalidRequest(f"reserve takes at least one queue and a limit of 1 to {STEP_JOBS}")
-        _check_ttr(ttr_ms)
-        if self._posted and len(queues) == limit == 1 and self._reserves.is_idle(queues[0]):
+        check_ttr(ttr_ms)
+        if self._posted and len(queues) == limit == 1 and self._batcher.lanes[ReserveRequest].is_idle(queues[0]):
             found = await self._posted.reserve(queues[0], ttr_ms)
             if found or (found is not None and wait_ms <= 0):
                 return found
@@ -238,7 +220,7 @@ class Engine:
             queues = await self._room.due(queues)
         try:
             for queue in queues:
-                found += await self._reserves.submit(queue, (limit - len(found), ttr_ms), limit - len(found))
+                found += await self._batcher.run(ReserveRequest(queue, ttr_ms, limit - len(found)))
                 if len(found) == limit:
                     break
         except BaseException:
@@ -251,29 +233,31 @@ class Engine:
         if len(leases) == 1:
             check_lease(leases[0])
             try:
-                is_alone = self._posted and self._acks.is_idle(leases[0].queue)
+                is_alone = self._posted and self._batcher.lanes[AckRequest].is_idle(leases[0].queue)
                 if self._posted and is_alone and (moved := await self._posted.ack(leases[0])):
                     return [moved]
             except StoreUnavailable:
                 return await self.ack_after_loss(leases)
-            return [*await self._acks.submit(leases[0].queue, leases)]
+            return [*await self._batcher.run(AckRequest(leases[0].queue, leases))]
         by_queue: dict[Queue, list[int]] = {}
         for index, lease in enumerate(leases):
             check_lease(lease)
             by_queue.setdefault(lease.queue, []).append(index)
         if len(by_queue) == 1:
-            return await _in_steps(self._acks, leases[0].queue, leases)
+            return await self._in_steps(lambda some: AckRequest(leases[0].queue, some), leases)
         answers: dict[int, Moved | LeaseLost | None] = {}
         for queue, indexes in by_queue.items():
             with _partly_done(answers):
-                found = await _in_steps(self._acks, queue, [leases[index] for index in indexes])
+                found = await self._in_steps(
+                    lambda some, queue=queue: AckRequest(queue, some), [leases[index] for index in indexes]
+                )
             answers.update(zip(indexes, found, strict=True))
         return [answers[index] for index in range(len(leases))]
 
     async def ack_after_loss(self, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
         """Repeat an ack of one job whose answer was lost: whatever becomes of this one, the first may have happened."""
         try:
-            return [*await self._acks.submit(leases[0].queue, leases)]
+            return [*await self._batcher.run(AckRequest(leases[0].queue, leases))]
         except StoreUnavailable as error:
             raise error.after_a_loss() from error
 
@@ -285,9 +269,9 @@ class Engine:
             by_queue.setdefault(one.lease.queue, []).append(index)
         answers: dict[int, Finished | DuetimeError | None] = {}
         for queue, indexes in by_queue.items():
-            for chunk, weight in by_weight(indexes, [finish_weight(finishes[index]) for index in indexes]):
+            for chunk, _ in by_weight(indexes, [finish_weight(finishes[index]) for index in indexes]):
                 with _partly_done(answers):
-                    found = await self._finishes.submit(queue, [finishes[index] for index in chunk], weight)
+                    found = await self._batcher.run(FinishRequest(queue, [finishes[index] for index in chunk]))
                 answers.update(zip(chunk, found, strict=True))
         return [answers[index] for index in range(len(finishes))]
 
@@ -304,7 +288,7 @@ class Engine:
         check_times(delay_ms=delay_ms)
         step = Step("release", lease.queue, [lease], error=_cut(error))
         moved = await self.recorders.run_alone(step, lambda: self.store.release(lease, delay_ms, step.error))
-        self._calls.moved(lease.queue, [moved])
+        self._batcher.moved(lease.queue, [moved])
         return moved
 
     async def give_back(self, lease: Lease, *, delay_ms: int | None = None) -> Moved:
@@ -313,7 +297,7 @@ class Engine:
         check_times(delay_ms=delay_ms or 0)
         step = Step("give_back", lease.queue, [lease])
         moved = await self.recorders.run_alone(step, lambda: self.store.give_back(lease, delay_ms))
-        self._calls.moved(lease.queue, [moved])
+        self._batcher.moved(lease.queue, [moved])
         return moved
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
@@ -325,7 +309,7 @@ class Engine:
     async def extend(self, lease: Lease, ttr_ms: int = DEFAULT_TTR_MS) -> int:
         """Renew a lease; answers its new end."""
         check_lease(lease)
-        _check_ttr(ttr_ms)
+        check_ttr(ttr_ms)
         until = await self.store.extend(lease, ttr_ms)
         self._reaper.expect(ttr_ms / 1000)
         return until
@@ -336,7 +320,7 @@ class Engine:
         return PostedSteps(
             self.store.posted_calls(),
             recorders=self.recorders,
-            shared=self._calls,
+            shared=self._batcher,
             give_back=self.give_back_later,
         )
 
@@ -348,29 +332,22 @@ class Engine:
         return DirectSteps(
             calls,
             recorders=self.recorders,
-            shared=self._calls,
+            shared=self._batcher,
             give_back=self.give_back_later,
             ack_after_loss=self.ack_after_loss,
             max_body=self._max_body,
         )
 
-    # --- for callers without a task: `reply` gets what the verb would answer or raise, in a later turn of the loop
+    # --- for callers without a task
 
-    def put_push(self, queue: Queue, job: NewJob, reply: AwaitedAnswer[Pushed], *, if_exists: IfExists) -> None:
-        """Push one job. Raises what `push` raises for a job that is not valid, and then nothing is pushed."""
-        jobs = (job,)
-        check_jobs(jobs, max_body=self._max_body)
-        self._pushes.put(queue, Push(jobs, if_exists), push_weight(jobs), reply)
+    def submit(self, request: Request[Answer], reply: Reply[Answer]) -> None:
+        """`reply` gets what the verb would answer or raise, in a later turn of the event loop.
 
-    def put_reserve(self, queue: Queue, reply: AwaitedAnswer[list[Delivery]], *, ttr_ms: int) -> None:
-        """Lease one job if one is ready. Whoever does not want the answer any more gives it to `give_back_later`."""
-        _check_ttr(ttr_ms)
-        self._reserves.put(queue, (1, ttr_ms), 1, reply)
-
-    def put_ack_by_id(self, queue: Queue, job_id: str, reply: AwaitedAnswer[Sequence[Moved | None]]) -> None:
-        ids = (job_id,)
-        check_ids(ids)
-        self._acks_by_id.put(queue, ids, 1, reply)
+        Raises what the verb raises for a request that is not valid, or when the engine stops; then nothing is done and
+        `reply` gets nothing. A caller that no longer wants its deliveries passes them to `give_back_later`.
+        """
+        request.check(self._max_body)
+        self._batcher.submit(request, reply)
 
     # --- administration
 
@@ -401,7 +378,7 @@ class Engine:
                 )
             step = [answer for answer in answers if isinstance(answer, Moved)]
             problem = next((answer for answer in answers if isinstance(answer, StoreUnavailable)), problem)
-            self._calls.moved(queue, step)
+            self._batcher.moved(queue, step)
             moved += step
             if chunk is None and len(step) < want:
                 break
@@ -428,18 +405,30 @@ class Engine:
         """Change or read the queue's rules."""
         return await self.store.configure(queue, change)
 
+    async def _in_steps(
+        self, request: Callable[[Sequence[T]], Request[Sequence[Answer]]], items: Sequence[T]
+    ) -> list[Answer]:
+        """One answer per item, in as many requests as STEP_JOBS asks for."""
+        if 0 < len(items) <= STEP_JOBS:
+            return list(await self._batcher.run(request(items)))
+        answers: list[Answer] = []
+        for chunk in _chunks(items):
+            with _partly_done(answers):
+                answers += await self._batcher.run(request(chunk))
+        return answers
+
     # --- what the parts call
 
     def _reserve_for_waiting(self, queue: Queue, wants: Wants) -> Awaitable[Sequence[list[Delivery]]]:
-        return self._calls.reserve(queue, wants)
+        return self._batcher.reserve(queue, wants)
 
     async def _reap(self, limit: int) -> Reaped:
         reaped = await self.recorders.run_reap(lambda: self._reap_store(limit))
         self._receipts = reaped.receipts
         for queue, moved in reaped.moved.items():
-            self._calls.moved(queue, moved)
+            self._batcher.moved(queue, moved)
         for queue, pushed in reaped.pushed.items():
-            self._calls.moved(queue, [moved for _, answer in pushed for moved in answer.jobs])
+            self._batcher.moved(queue, [moved for _, answer in pushed for moved in answer.jobs])
         return reaped
 
     async def _reap_store(self, limit: int) -> Reaped:
@@ -470,27 +459,9 @@ def _log_lapsing(lease: Lease, error: DuetimeError) -> None:
     log.warning("give_back_failed", extra={"queue": str(lease.queue), "job": lease.id, "error": error.message})
 
 
-def _check_ttr(ttr_ms: int) -> None:
-    if not 0 <= ttr_ms <= MAX_DURATION:
-        raise InvalidRequest(f"a ttr lies between 0 and {MAX_DURATION} ms: {ttr_ms}")
-
-
 def _cut(error: str) -> str:
     """At most MAX_ERROR bytes of UTF-8 that can be written: the end of a traceback says more than its middle."""
     return error.replace("\0", "?").encode(errors="replace")[-MAX_ERROR:].decode(errors="ignore")
-
-
-async def _in_steps(
-    group: GroupCommit[Sequence[T], Sequence[Answer]], queue: Queue, items: Sequence[T]
-) -> list[Answer]:
-    """One answer per item, in as many calls as STEP_JOBS asks for."""
-    if 0 < len(items) <= STEP_JOBS:
-        return list(await group.submit(queue, items, len(items)))
-    answers: list[Answer] = []
-    for chunk in _chunks(items):
-        with _partly_done(answers):
-            answers += await group.submit(queue, chunk, len(chunk))
-    return answers
 
 
 def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from duetime.engine.batcher import Batcher
 from duetime.engine.recorder import Recorders
-from duetime.engine.shared_calls import SharedCalls
 from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
@@ -25,7 +25,7 @@ class PostedSteps:
         calls: PostedCalls,
         *,
         recorders: Recorders,
-        shared: SharedCalls,
+        shared: Batcher,
         give_back: Callable[[Sequence[Delivery]], None],
     ) -> None:
         self._calls, self._recorders, self._shared = calls, recorders, shared

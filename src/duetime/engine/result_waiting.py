@@ -2,7 +2,7 @@
 
 A caller registers before it looks, so that no wake falls between looking and waiting. It looks again when a wake of the
 store, or a finish of this process, names one of its jobs. The safety net is one look per second, which callers of a
-queue share (`group_commit.py`).
+queue share (`batcher.py`).
 """
 
 import asyncio

@@ -14,8 +14,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
-from duetime.engine.answer_turns import AnswerTurns
-from duetime.engine.group_commit import own_copy
+from duetime.engine.batcher import ReplyScheduler, own_copy
 from duetime.engine.store_time import StoreTime
 from duetime.model.errors import StoreUnavailable
 from duetime.model.job import STEP_JOBS, Delivery
@@ -84,7 +83,7 @@ class QueueWaiters:
         elif self.parked and not self._room.closed:
             # An engine that breaks starts no more calls; when it ends, the waiting consumers get an error.
             with suppress(StoreUnavailable):
-                self._room.turns.spawn(self._serve())
+                self._room.replies.spawn(self._serve())
                 self._calling = True
 
     def offer(self) -> None:
@@ -167,8 +166,8 @@ class QueueWaiters:
             self._asked = None
         filled = sum(map(len, shares)) == sum(waiter.wants[0] for waiter in waiters)
         self._reach = min(2 * self._reach, STEP_JOBS) if filled else FIRST_REACH
-        self._room.turns.give(self.queue, list(zip(waiters, shares, strict=True)), self._hand_over)
-        if giving := self._room.turns.under_way(self.queue):
+        self._room.replies.deliver(self.queue, list(zip(waiters, shares, strict=True)), self._hand_over)
+        if giving := self._room.replies.under_way(self.queue):
             await asyncio.wait([giving])
 
     def _hand_over(self, pairs: Iterable[tuple[Waiter, list[Delivery]]]) -> None:
@@ -219,8 +218,8 @@ class WaitingRoom:
 
     name = "safety net"
 
-    def __init__(self, store: Store, turns: AnswerTurns, *, reserve: Reserve, give_back: GiveBack) -> None:
-        self.turns = turns
+    def __init__(self, store: Store, replies: ReplyScheduler, *, reserve: Reserve, give_back: GiveBack) -> None:
+        self.replies = replies
         self.reserve = reserve
         self.give_back = give_back
         self.time = StoreTime()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import NamedTuple
 
+from duetime.engine.requests import AckByIdRequest, PushRequest, ReserveRequest
 from duetime.http.service import WholeRequest
 from duetime.model.errors import JobExists
 from duetime.model.job import Delivery, IfExists, Moved, NewJob
@@ -24,6 +25,7 @@ from duetime.protocols.lmstfy.options import LmstfyParts
 from duetime.protocols.lmstfy.params import Consuming, Publishing
 from duetime.protocols.lmstfy.producers import published_answer
 from duetime.protocols.lmstfy.wire import LmstfyAnswer
+from duetime.stores.base import Push
 
 log = logging.getLogger("duetime.lmstfy")
 
@@ -106,14 +108,14 @@ class LmstfyShortcut:
             return self._acknowledge(request, known)
         if isinstance(asked, Consuming):
             reply = _Consume(self, request, known)
-            self.pools.engine(known.pool).put_reserve(known.queue, reply, ttr_ms=asked.ttr * 1000)
+            self.pools.engine(known.pool).submit(ReserveRequest(known.queue, asked.ttr * 1000), reply)
             return True
         return self._publish(request, known, asked)
 
     def _acknowledge(self, request: WholeRequest, known: KnownLine) -> bool:
         job_id = request.url.rpartition(JOB)[2].decode("ascii")
         reply = _Acknowledge(self, request, known)
-        self.pools.engine(known.pool).put_ack_by_id(known.queue, job_id, reply)
+        self.pools.engine(known.pool).submit(AckByIdRequest(known.queue, (job_id,)), reply)
         return True
 
     def _publish(self, request: WholeRequest, known: KnownLine, asked: Publishing) -> bool:
@@ -164,7 +166,8 @@ class _Publish(_Reply):
         self._id = make_id(shortcut.tools.ids, asked.delay, version_1=False)
         body = self._request.body()
         job = NewJob(self._id, body, delay_ms=asked.delay * 1000, ttl_ms=asked.ttl * 1000, tries=asked.tries)
-        shortcut.pools.engine(known.pool).put_push(known.queue, job, self, if_exists=IfExists.ERROR)
+        request = PushRequest(known.queue, Push((job,), IfExists.ERROR))
+        shortcut.pools.engine(known.pool).submit(request, self)
 
     def set_result(self, result: object, /) -> None:
         known = self._known

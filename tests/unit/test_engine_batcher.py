@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from duetime.engine.answer_turns import AnswerTurns
-from duetime.engine.group_commit import GroupCommit
+from duetime.engine.batcher import Lane, ReplyScheduler
 from duetime.model.errors import DuetimeError, JobExists, StoreUnavailable
 from duetime.model.names import Queue
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
@@ -38,8 +37,8 @@ class CountingStore:
             raise self.error
         return [JobExists(request) if request.startswith("bad") else request.upper() for request in requests]
 
-    def batch(self, group: asyncio.TaskGroup, *, max_weight: int = 10) -> GroupCommit[str, str]:
-        return GroupCommit(self.call, AnswerTurns(group.create_task), max_weight=max_weight, orphan=self.orphans.append)
+    def batch(self, group: asyncio.TaskGroup, *, max_weight: int = 10) -> Lane[str, str]:
+        return Lane(self.call, ReplyScheduler(group.create_task), max_weight=max_weight, orphan=self.orphans.append)
 
 
 async def settle() -> None:
@@ -54,7 +53,7 @@ async def test_a_request_on_an_idle_queue_goes_out_at_once() -> None:
         batch = store.batch(group)
         started = asyncio.get_running_loop().time()
 
-        assert await batch.submit(QUEUE, "a") == "A"
+        assert await batch.run(QUEUE, "a") == "A"
         assert asyncio.get_running_loop().time() - started == CALL_S
         assert store.calls == [["a"]]
 
@@ -64,9 +63,9 @@ async def test_requests_that_arrive_during_a_call_share_the_next_one() -> None:
     store = CountingStore()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group)
-        first = group.create_task(batch.submit(QUEUE, "a"))
+        first = group.create_task(batch.run(QUEUE, "a"))
         await settle()
-        later = [group.create_task(batch.submit(QUEUE, text)) for text in "bcd"]
+        later = [group.create_task(batch.run(QUEUE, text)) for text in "bcd"]
 
         assert [await task for task in [first, *later]] == ["A", "B", "C", "D"]
         assert store.calls == [["a"], ["b", "c", "d"]]
@@ -80,7 +79,7 @@ async def test_queues_do_not_wait_for_each_other() -> None:
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group)
 
-        await asyncio.gather(batch.submit(QUEUE, "a"), batch.submit(OTHER, "b"))
+        await asyncio.gather(batch.run(QUEUE, "a"), batch.run(OTHER, "b"))
         assert store.most_at_once == 2
 
 
@@ -90,9 +89,7 @@ async def test_an_error_value_reaches_only_its_own_caller() -> None:
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group)
 
-        answers = await asyncio.gather(
-            *(batch.submit(QUEUE, text) for text in ["a", "bad", "c"]), return_exceptions=True
-        )
+        answers = await asyncio.gather(*(batch.run(QUEUE, text) for text in ["a", "bad", "c"]), return_exceptions=True)
         assert answers == ["A", JobExists("bad"), "C"]
         assert len(store.calls) == 1
 
@@ -103,9 +100,9 @@ async def test_a_failed_call_reaches_all_who_were_in_it_and_nobody_else() -> Non
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group)
         store.error = StoreUnavailable("gone", unknown=True)
-        failed = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "ab"]
+        failed = [asyncio.ensure_future(batch.run(QUEUE, text)) for text in "ab"]
         await settle()
-        later = asyncio.ensure_future(batch.submit(QUEUE, "c"))
+        later = asyncio.ensure_future(batch.run(QUEUE, "c"))
         await asyncio.wait(failed)
         store.error = None
 
@@ -123,7 +120,7 @@ async def test_each_caller_raises_an_error_of_its_own() -> None:
         batch = store.batch(group)
         store.error = StoreUnavailable("gone")
 
-        first, second = await asyncio.gather(*(batch.submit(QUEUE, text) for text in "ab"), return_exceptions=True)
+        first, second = await asyncio.gather(*(batch.run(QUEUE, text) for text in "ab"), return_exceptions=True)
         assert first == second
         assert first is not second
         assert first.__cause__ is store.error
@@ -135,9 +132,9 @@ async def test_a_store_that_answers_too_little_fails_its_callers_and_leaves_none
         return []
 
     async with asyncio.TaskGroup() as group:
-        batch = GroupCommit(call, AnswerTurns(group.create_task), max_weight=10)
+        batch = Lane(call, ReplyScheduler(group.create_task), max_weight=10)
         with pytest.raises(ValueError, match="shorter"):
-            await batch.submit(QUEUE, "a")
+            await batch.run(QUEUE, "a")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +155,7 @@ def test_weight_bounds_a_call_but_one_request_always_fits(weights: list[int], ca
             batch = store.batch(group, max_weight=10)
             texts = [f"r{number}" for number in range(len(weights))]
 
-            await asyncio.gather(*(batch.submit(QUEUE, *one) for one in zip(texts, weights, strict=True)))
+            await asyncio.gather(*(batch.run(QUEUE, *one) for one in zip(texts, weights, strict=True)))
             assert [len(call) for call in store.calls] == calls
             assert [*chain.from_iterable(store.calls)] == texts, "first come, first served"
 
@@ -170,7 +167,7 @@ async def test_a_caller_that_goes_away_before_the_call_is_not_sent_and_weighs_no
     store = CountingStore()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group, max_weight=2)
-        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "abcdefg"]
+        tasks = [asyncio.ensure_future(batch.run(QUEUE, text)) for text in "abcdefg"]
         await settle()
         for task in tasks[4:6]:
             task.cancel()
@@ -185,14 +182,14 @@ async def test_a_queue_whose_callers_all_went_away_makes_no_call() -> None:
     store = CountingStore()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group)
-        task = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+        task = asyncio.ensure_future(batch.run(QUEUE, "a"))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
         await settle()
 
         assert store.calls == []
-        assert await batch.submit(QUEUE, "b") == "B"
+        assert await batch.run(QUEUE, "b") == "B"
 
 
 @virtual_time
@@ -200,7 +197,7 @@ async def test_the_answer_of_a_caller_that_goes_away_during_the_call_is_an_orpha
     store = CountingStore()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group)
-        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in ["a", "bad", "c"]]
+        tasks = [asyncio.ensure_future(batch.run(QUEUE, text)) for text in ["a", "bad", "c"]]
         await settle()
         for task in tasks[:2]:
             task.cancel()
@@ -221,7 +218,7 @@ def test_an_answer_in_the_instant_of_the_cancellation_is_an_orphan_or_taken(requ
         store.orphans = []
         async with asyncio.TaskGroup() as group:
             batch = store.batch(group)
-            task = asyncio.ensure_future(batch.submit(QUEUE, request_text))
+            task = asyncio.ensure_future(batch.run(QUEUE, request_text))
             loop.after_steps(steps, task.cancel)
             await asyncio.wait([task])
             answers = [] if task.cancelled() or task.exception() else [task.result()]
@@ -245,8 +242,8 @@ async def test_a_verb_without_orphans_forgets_the_error_of_a_cancelled_caller() 
         raise StoreUnavailable("gone")
 
     async with asyncio.TaskGroup() as group:
-        batch = GroupCommit(call, AnswerTurns(group.create_task), max_weight=10)
-        task = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+        batch = Lane(call, ReplyScheduler(group.create_task), max_weight=10)
+        task = asyncio.ensure_future(batch.run(QUEUE, "a"))
         await answered.wait()
         task.cancel()
         await asyncio.wait([task])
@@ -259,11 +256,11 @@ async def test_a_batch_that_cannot_start_says_so_every_time() -> None:
         work.close()
         raise StoreUnavailable("not running")
 
-    batch = GroupCommit(CountingStore().call, AnswerTurns(refuse), max_weight=10)
+    batch = Lane(CountingStore().call, ReplyScheduler(refuse), max_weight=10)
     for _ in range(2):
         async with asyncio.timeout(1):
             with pytest.raises(StoreUnavailable, match="not running"):
-                await batch.submit(QUEUE, "a")
+                await batch.run(QUEUE, "a")
 
 
 @virtual_time
@@ -271,12 +268,12 @@ async def test_a_closed_batch_serves_who_is_in_and_takes_nobody_else() -> None:
     store = CountingStore()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group, max_weight=1)
-        tasks = [group.create_task(batch.submit(QUEUE, text)) for text in "abc"]
+        tasks = [group.create_task(batch.run(QUEUE, text)) for text in "abc"]
         await settle()
         batch.close()
 
         with pytest.raises(StoreUnavailable, match="stopping"):
-            await batch.submit(QUEUE, "d")
+            await batch.run(QUEUE, "d")
         assert [await task for task in tasks] == ["A", "B", "C"]
 
 
@@ -298,8 +295,8 @@ def cancelled_runner(after_s: float | None) -> Callable[[Coroutine[Any, Any, Non
 def test_a_runner_that_is_cancelled_leaves_no_caller_hanging(after_s: float | None) -> None:
     async def main() -> None:
         store = CountingStore()
-        batch = GroupCommit(store.call, AnswerTurns(cancelled_runner(after_s)), max_weight=1)
-        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "abc"]
+        batch = Lane(store.call, ReplyScheduler(cancelled_runner(after_s)), max_weight=1)
+        tasks = [asyncio.ensure_future(batch.run(QUEUE, text)) for text in "abc"]
         async with asyncio.timeout(CALL_S):
             await asyncio.wait(tasks)
 
@@ -324,10 +321,10 @@ async def test_a_runner_that_breaks_leaves_no_caller_hanging() -> None:
     def bug(answer: str) -> None:
         raise ZeroDivisionError
 
-    batch = GroupCommit(store.call, AnswerTurns(spawn), max_weight=10, orphan=bug)
-    gone = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+    batch = Lane(store.call, ReplyScheduler(spawn), max_weight=10, orphan=bug)
+    gone = asyncio.ensure_future(batch.run(QUEUE, "a"))
     await settle()
-    behind = asyncio.ensure_future(batch.submit(QUEUE, "b"))
+    behind = asyncio.ensure_future(batch.run(QUEUE, "b"))
     await settle()
     gone.cancel()
     async with asyncio.timeout(2 * CALL_S):
@@ -341,7 +338,7 @@ async def test_nothing_is_kept_for_queues_that_are_idle() -> None:
     store = CountingStore()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group)
-        await asyncio.gather(*(batch.submit(Queue("shop", f"q{number}"), "a") for number in range(100)))
+        await asyncio.gather(*(batch.run(Queue("shop", f"q{number}"), "a") for number in range(100)))
 
         assert batch._inboxes == {}
 
@@ -351,12 +348,12 @@ async def test_a_second_call_goes_out_only_when_it_is_full() -> None:
     store = CountingStore()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group, max_weight=3)
-        first = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+        first = asyncio.ensure_future(batch.run(QUEUE, "a"))
         await settle()
-        more = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "bc"]
+        more = [asyncio.ensure_future(batch.run(QUEUE, text)) for text in "bc"]
         await settle()
         assert store.calls == [["a"]]
-        more += [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "def"]
+        more += [asyncio.ensure_future(batch.run(QUEUE, text)) for text in "def"]
         await settle()
         assert store.calls == [["a"], ["b", "c", "d"]]
         assert await asyncio.gather(first, *more) == ["A", "B", "C", "D", "E", "F"]

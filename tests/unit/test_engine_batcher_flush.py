@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from duetime.engine.answer_turns import AnswerTurns
-from duetime.engine.group_commit import GroupCommit
+from duetime.engine.batcher import Lane, ReplyScheduler
 from duetime.model.errors import DuetimeError, JobExists, StoreUnavailable
 from duetime.model.names import Queue
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
@@ -31,9 +30,13 @@ class StoreWithPromises:
         self.promises.append(asyncio.get_running_loop().create_future())
         return self.promises[-1]
 
-    def batch(self, group: asyncio.TaskGroup) -> GroupCommit[str, str]:
-        return GroupCommit(
-            self.call, AnswerTurns(group.create_task), max_weight=10, orphan=self.orphans.append, promise=self.promise
+    def batch(self, group: asyncio.TaskGroup) -> Lane[str, str]:
+        return Lane(
+            self.call,
+            ReplyScheduler(group.create_task),
+            max_weight=10,
+            orphan=self.orphans.append,
+            flushed=self.promise,
         )
 
 
@@ -44,7 +47,7 @@ async def test_calls_go_on_while_answers_wait() -> None:
         batch = store.batch(group)
         tasks: list[asyncio.Task[str]] = []
         for text in "abc":
-            tasks.append(group.create_task(batch.submit(QUEUE, text)))
+            tasks.append(group.create_task(batch.run(QUEUE, text)))
             await asyncio.sleep(0.1)
         assert store.calls == [["a"], ["b"], ["c"]]
         assert batch._inboxes == {}
@@ -60,7 +63,7 @@ async def test_a_broken_promise_is_told_to_each_whose_answer_was_good() -> None:
     store = StoreWithPromises()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group)
-        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in ("a", "bad", "c")]
+        tasks = [asyncio.ensure_future(batch.run(QUEUE, text)) for text in ("a", "bad", "c")]
         await asyncio.sleep(0.1)
         store.promises[0].set_exception(StoreUnavailable("no disk", unknown=True))
         answers = await asyncio.gather(*tasks, return_exceptions=True)
@@ -74,7 +77,7 @@ async def test_the_answer_of_a_caller_that_goes_away_while_it_waits_is_an_orphan
     store = StoreWithPromises()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group)
-        task = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+        task = asyncio.ensure_future(batch.run(QUEUE, "a"))
         await asyncio.sleep(0.1)
         task.cancel()
         await asyncio.wait([task])
@@ -92,7 +95,7 @@ def test_whenever_the_caller_goes_away_the_answer_is_taken_an_orphan_or_broken(b
         assert isinstance(loop, VirtualLoop)
         async with asyncio.TaskGroup() as group:
             batch = store.batch(group)
-            task = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+            task = asyncio.ensure_future(batch.run(QUEUE, "a"))
             loop.after_steps(steps, task.cancel)
             await asyncio.sleep(0.02)
             for promise in store.promises:
