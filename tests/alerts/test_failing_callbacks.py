@@ -15,8 +15,8 @@ from duetime.alerts.problems import FIRING, KEY, SETTINGS, Alerts, AlertSettings
 from duetime.alerts.watchdog import Watchdog, WatchTargets
 from duetime.callbacks.courier import Courier
 from duetime.callbacks.failing_topics import FailingCallbacks, Streak
-from duetime.callbacks.topic_jobs import TopicJobs
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
+from duetime.callbacks.topic_service import TopicJobs
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.errors import InvalidRequest

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from standardwebhooks import Webhook
 
-from duetime.callbacks.caller import Caller, GuardedResolver
+from duetime.callbacks.caller import Caller, GuardedResolver, attempt_headers
 from duetime.callbacks.courier import CourierOptions
 from duetime.callbacks.request import CallbackRequest
 from duetime.callbacks.targets import AllowedTargets, ForbiddenTarget, read_networks
@@ -225,6 +225,8 @@ async def test_a_signed_call_can_be_verified_with_either_secret(
     _, second = await receiver.got(2)
     for secret in (topic.secret, changed.secret):
         Webhook(secret).verify(second.body, second.headers, json_parse=False)
+    later = attempt_headers(changed, CallbackRequest("POST", "", {"webhook-id": "2"}), changed.old_secret_until)
+    assert later["webhook-signature"].count("v1,") == 1
 
 
 async def test_a_compatible_topic_sends_no_signature(world: World, receiver: Receiver) -> None:

@@ -9,8 +9,8 @@ import pytest
 import redis.asyncio
 
 from duetime.callbacks.courier import Courier
-from duetime.callbacks.topic_jobs import TopicJobs
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
+from duetime.callbacks.topic_service import TopicJobs
 from duetime.engine import Engine
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec import structs
 
-from duetime.callbacks.topic_registry import OVERLAP_MS, TopicAddress, TopicRegistry, secrets_of
+from duetime.callbacks.topic_registry import OVERLAP_MS, TopicAddress, TopicRegistry
 from duetime.callbacks.topic_service import TopicService
 from duetime.engine import Engine
 from duetime.engine.registry_copy import RegistryCopy
@@ -116,9 +116,9 @@ async def test_a_secret_is_drawn_changed_over_and_ended() -> None:
     assert first.startswith("whsec_")
     changed = await topics.edit(PLACE, {"secret": "new"})
     assert changed.secret != first
-    assert secrets_of(changed, clock.now_ms()) == (changed.secret, first)
-    assert secrets_of(changed, clock.now_ms() + OVERLAP_MS) == (changed.secret,)
-    assert secrets_of(await topics.edit(PLACE, {"secret": ""}), clock.now_ms()) == ()
+    assert (changed.old_secret, changed.old_secret_until) == (first, clock.now_ms() + OVERLAP_MS)
+    unsigned = await topics.edit(PLACE, {"secret": ""})
+    assert (unsigned.secret, unsigned.old_secret) == ("", "")
     for wrong in ("whsec_xyz", "whsec_" + "A" * 8):
         with pytest.raises(InvalidRequest):
             await topics.edit(PLACE, {"secret": wrong})

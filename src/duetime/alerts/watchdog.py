@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from duetime.alerts.problems import AlertReport, Alerts, Problem
-from duetime.engine.duties import run_duty
+from duetime.engine.duties import Duty, run_duty
 from duetime.engine.pools import Pools
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import DuetimeError
@@ -72,7 +72,7 @@ def rounds_between_scans(queues: int) -> int:
     return max(SLOW_EVERY, queues // QUEUES_PER_ROUND)
 
 
-class Watchdog:
+class Watchdog(Duty):
     """An async context manager: inside it the rounds run."""
 
     name = "watchdog"
@@ -114,9 +114,6 @@ class Watchdog:
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-
-    async def rest(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
     async def run_once(self) -> float:
         """One round over all pools. An error of our own must not end the watchdog."""

@@ -1,24 +1,34 @@
 """Calls callbacks over HTTP: pooled connections, bounded answers, no redirects, no proxies, only checked addresses.
 
 A call never raises because of its receiver: every failure is a CallbackAnswer that says what went wrong. One attempt
-is one call, or, for a topic that wants an answer that is not empty, up to three quick calls, 10 ms apart.
+is one call, or, for a topic that wants an answer that is not empty, up to three quick calls, 10 ms apart. Only the
+server's extra installs what this module needs.
 """
 
 import asyncio
 import socket
 import ssl
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import tzinfo
 from ipaddress import ip_address
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
+from msgspec import Struct
+from standardwebhooks.webhooks import hmac_data
 from yarl import URL
 
-from duetime.callbacks.outcome import CallbackAnswer
-from duetime.callbacks.request import USER_AGENT, CallbackRequest
+from duetime.callbacks.outcome import CallbackAnswer, describe, judge
+from duetime.callbacks.request import ID_HEADER, USER_AGENT, CallbackRequest, write_request
 from duetime.callbacks.targets import AllowedTargets, ForbiddenTarget
+from duetime.callbacks.topic_registry import SECRET_PREFIX, TopicAddress
+from duetime.model.clock import SystemClock
+from duetime.model.condition import parse
+from duetime.model.job import Delivery, Lease
 from duetime.model.topic import Success, Topic
 
 CONNECT_S = 1.0
@@ -28,6 +38,7 @@ MAX_ANSWER = 65_536
 """How many bytes of an answer are read; the rest is not waited for."""
 KEPT_HEADERS = ("retry-after", "content-type", "location", "server")
 DNS_CACHE_S = 10
+SAMPLE_BODY = b'{"sample":"1"}'
 
 NOT_COMPRESSED = {"user-agent": USER_AGENT, "accept": "*/*", "accept-encoding": "identity"}
 
@@ -56,22 +67,20 @@ class Caller:
         if self._session is not None:
             await self._session.close()
 
-    async def attempt(
-        self, request: CallbackRequest, topic: Topic, *, headers: Mapping[str, str] | None = None
-    ) -> CallbackAnswer:
-        """Make one call; where the topic wants an answer that is not empty, up to three. Answers the last one's answer,
-        with the time of all.
+    async def attempt(self, request: CallbackRequest, topic: Topic, *, now_ms: int) -> CallbackAnswer:
+        """Make one signed call; where the topic wants an answer that is not empty, up to three. Returns the answer of
+        the last call, with the time of all.
         """
-        timeout_ms, verify = topic.timeout_ms, topic.verify_tls
-        answer = await self.call(request, timeout_ms=timeout_ms, verify=verify, headers=headers)
-        spent = answer.ms
+        headers, spent = attempt_headers(topic, request, now_ms), 0
         for _ in range(QUICK_TRIES - 1):
-            if not answer.is_empty or topic.success is Success.STATUS:
-                return answer
-            await asyncio.sleep(QUICK_PAUSE_S)
-            answer = await self.call(request, timeout_ms=timeout_ms, verify=verify, headers=headers)
+            answer = await self.call(request, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=headers)
+            if topic.success is Success.STATUS or not answer.is_empty:
+                break
             spent += answer.ms
-        return CallbackAnswer(answer.status, answer.body, answer.headers, answer.error, answer.unreachable, spent)
+            await asyncio.sleep(QUICK_PAUSE_S)
+        else:
+            answer = await self.call(request, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=headers)
+        return replace(answer, ms=answer.ms + spent) if spent else answer
 
     async def call(
         self, request: CallbackRequest, *, timeout_ms: int, verify: bool, headers: Mapping[str, str] | None = None
@@ -81,7 +90,7 @@ class Caller:
         began = time.perf_counter()
 
         def failed(why: str, *, unreachable: bool = False) -> CallbackAnswer:
-            return CallbackAnswer(error=why, unreachable=unreachable, ms=_since(began))
+            return CallbackAnswer(error=why, unreachable=unreachable, ms=round((time.perf_counter() - began) * 1000))
 
         try:
             url = URL(request.url, encoded=True)
@@ -95,9 +104,15 @@ class Caller:
                 ssl=verify,
                 timeout=aiohttp.ClientTimeout(total=timeout_ms / 1000, sock_connect=CONNECT_S),
             ) as response:
-                body = await _read(response)
+                body = bytearray()
+                async for chunk in response.content.iter_any():
+                    body += chunk
+                    if len(body) >= MAX_ANSWER:
+                        response.close()  # its connection is not used for another call
+                        break
                 kept = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
-                return CallbackAnswer(response.status, body, kept, ms=_since(began))
+                spent_ms = round((time.perf_counter() - began) * 1000)
+                return CallbackAnswer(response.status, bytes(body[:MAX_ANSWER]), kept, ms=spent_ms)
         except aiohttp.ConnectionTimeoutError:
             return failed(f"no connection within {min(timeout_ms, int(CONNECT_S * 1000))} ms", unreachable=True)
         except TimeoutError:
@@ -129,23 +144,51 @@ class GuardedResolver(AbstractResolver):
         await self._inner.close()
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """At most MAX_ANSWER bytes. The connection of a longer answer is closed and not used for another call."""
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_any():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size >= MAX_ANSWER:
-            response.close()
-            break
-    return b"".join(chunks)[:MAX_ANSWER]
-
-
-def _since(began: float) -> int:
-    return round((time.perf_counter() - began) * 1000)
-
-
 def _why(error: BaseException) -> str:
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     return f"{type(cause).__name__}: {cause}"[:500]
+
+
+def attempt_headers(topic: Topic, request: CallbackRequest, now_ms: int) -> dict[str, str]:
+    """The headers of one attempt after Standard Webhooks: its time, and the signature of a topic that has a secret.
+
+    The time is the attempt's own, so that a receiver does not refuse a retry as too old. While a secret is being
+    changed, both the old and the new one sign, so that a receiver with either accepts the call.
+    """
+    second = str(now_ms // 1000)
+    if not topic.secret:
+        return {"webhook-timestamp": second}
+    secrets = [topic.secret, topic.old_secret] if now_ms < topic.old_secret_until else [topic.secret]
+    # The library's own `sign` takes only text, and a body may be any bytes.
+    signed = f"{request.headers[ID_HEADER]}.{second}.".encode() + request.body
+    keys = [b64decode(secret.removeprefix(SECRET_PREFIX)) for secret in secrets if secret]
+    signatures = [f"v1,{b64encode(hmac_data(key, signed)).decode()}" for key in keys]
+    return {"webhook-timestamp": second, "webhook-signature": " ".join(signatures)}
+
+
+class Sample(Struct, frozen=True):
+    """A request, its answer, and how the courier would judge it."""
+
+    request: CallbackRequest
+    headers: dict[str, str]
+    answer: CallbackAnswer
+    verdict: str
+    why: str
+
+
+async def call_sample(
+    topic: Topic, address: TopicAddress, targets: AllowedTargets, *, body: bytes = b"", zone: tzinfo | None = None
+) -> Sample:
+    """Call a topic's callback once, to show what its receiver gets and answers; without the quick repeats of a real
+    attempt. Nothing is stored or counted.
+    """
+    now_ms = SystemClock().now_ms()
+    lease = Lease(address.queue, "sample", now_ms, 1)
+    delivery = Delivery(lease, body or SAMPLE_BODY, now_ms, now_ms, topic.priority, 0, 1)
+    request = write_request(topic, delivery, zone)
+    signed = attempt_headers(topic, request, now_ms)
+    async with Caller(targets) as caller:
+        answer = await caller.call(request, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=signed)
+    verdict = judge(topic, parse(topic.retry_if), answer)
+    headers = {**NOT_COMPRESSED, **request.headers, **signed}
+    return Sample(request, headers, answer, str(verdict), describe(verdict, answer))

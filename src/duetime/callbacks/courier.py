@@ -14,10 +14,9 @@ from datetime import tzinfo
 from functools import partial
 from typing import Any
 
-from duetime.callbacks.breaker import Breaker
 from duetime.callbacks.caller import Caller
 from duetime.callbacks.failing_topics import Streaks, TopicTrouble
-from duetime.callbacks.slots import Slots
+from duetime.callbacks.limits import Breaker, Slots
 from duetime.callbacks.targets import AllowedTargets, Network
 from duetime.callbacks.topic_lane import Alert, LaneHost, LaneTools, RemovedTopicLane, TopicLane, delivers
 from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicAddress, TopicRegistry
@@ -33,7 +32,7 @@ from duetime.stores.base import RulesChange
 log = logging.getLogger("duetime.courier")
 
 FOLLOW_EVERY_S = 0.1
-"""The pause after looking through all topics: the registry may change more often than that is worth."""
+"""The pause after a check of all topics: the registry may change more often than that is worth."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ async def log_alert(kind: str, subject: str, text: str, addresses: Sequence[str]
 
 
 class Courier:
-    """An async context manager. Setting `draining` stops it from taking jobs before it is left."""
+    """An async context manager. Setting `draining` stops it from reserving jobs before it is left."""
 
     def __init__(
         self,
@@ -194,7 +193,8 @@ class Courier:
             if address not in wanted or task.done():
                 await self._close(address)
         for address, topic in topics.items():
-            self._open(address, topic)
+            if address.pool in self._pools:
+                await self._open(address, topic)
         self._share_slots(topics)
         for address, topic in removed.items():
             if address not in self._lanes and address.pool in self._pools:
@@ -209,14 +209,15 @@ class Courier:
             host.slots.share(is_shared=len(callers.get(name, ())) > 1)
         self._tools.slots.share(is_shared=len({address.queue.namespace for address in topics}) > 1)
 
-    def _open(self, address: TopicAddress, topic: Topic) -> None:
-        if address.pool not in self._pools:
-            return
-        known = self._lanes.get(address)
-        if known is None:
+    async def _open(self, address: TopicAddress, topic: Topic) -> None:
+        """Run the topic's lane. An edited topic restarts it; its calls go on."""
+        lane, _ = self._lanes.get(address, (None, None))
+        if lane is None:
             self._run(TopicLane(address, topic, self._tools))
-        elif isinstance(known[0], TopicLane) and known[0].topic is not topic:
-            known[0].set_topic(topic)
+        elif isinstance(lane, TopicLane) and lane.topic is not topic:
+            await self._close(address)
+            lane.set_topic(topic)
+            self._run(lane)
 
     def _run(self, lane: TopicLane | RemovedTopicLane) -> None:
         if self._draining.is_set():
@@ -224,7 +225,7 @@ class Courier:
         self._lanes[lane.address] = lane, asyncio.create_task(lane.run())
 
     async def _close(self, address: TopicAddress) -> None:
-        """Let a lane take no more jobs; its calls come to their end."""
+        """Let a lane reserve no more jobs; its calls go on."""
         _, task = self._lanes.pop(address)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -90,67 +90,39 @@ def fields_of(body: bytes) -> dict[str, Any] | None:
 
 
 def write_request(topic: Topic, delivery: Delivery, zone: tzinfo | None) -> CallbackRequest:
-    if topic.method is Method.JSON and not topic.php_fields:
-        return _post(topic, delivery, _content_type(delivery.body), delivery.body)
-    fields = fields_of(delivery.body)
-    if fields is None:
-        return _write_opaque(topic, delivery)
-    if topic.php_fields:
-        if number := retries_of(delivery):
-            fields |= {"exp_notify_nums": number, "notify_time": clock_text(delivery.due_at, zone)}
-        fields.setdefault("notify_time", clock_text(delivery.due_at, zone))
-        fields.setdefault("dq_set_time", clock_text(delivery.lease.born, zone))
-    return _write_fields(topic, delivery, fields)
-
-
-def _write_fields(topic: Topic, delivery: Delivery, fields: Mapping[str, Any]) -> CallbackRequest:
-    match topic.method:
-        case Method.GET:
-            url = topic.callback
-            query = f"{'&' if '?' in url else '?'}{_flat(fields)}"
-            return CallbackRequest("GET", url + query, _job_headers(delivery))
-        case Method.POST:
-            return _post(topic, delivery, FORM, _flat(fields).encode())
-        case Method.JSON:
-            return _post(topic, delivery, JSON, msgspec.json.encode(fields))
-
-
-def _write_opaque(topic: Topic, delivery: Delivery) -> CallbackRequest:
-    body = delivery.body
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        return _write_fields(topic, delivery, {"body_b64": b64encode(body).decode()})
-    if topic.method is Method.JSON:
-        # Valid JSON is sent as it is and other text as a JSON string, so the receiver always gets JSON.
-        return _post(topic, delivery, JSON, body if _is_json(body) else msgspec.json.encode(text))
-    return _write_fields(topic, delivery, {"body": text})
-
-
-def _post(topic: Topic, delivery: Delivery, content_type: str, body: bytes) -> CallbackRequest:
-    return CallbackRequest("POST", topic.callback, {"content-type": content_type, **_job_headers(delivery)}, body)
-
-
-def _job_headers(delivery: Delivery) -> dict[str, str]:
     """A call that is repeated after a crash has the same number of the attempt. An id with anything but visible ASCII
     characters is percent-encoded.
     """
-    job_id = delivery.lease.id
-    return {
+    job_id, url = delivery.lease.id, topic.callback
+    headers = {
         ID_HEADER: job_id if _VISIBLE.fullmatch(job_id) else quote(job_id),
         ATTEMPT_HEADER: str(retries_of(delivery) + 1),
         DUE_HEADER: str(delivery.due_at),
     }
+    content_type, content = _content(topic, delivery, zone)
+    if topic.method is Method.GET:
+        return CallbackRequest("GET", f"{url}{'&' if '?' in url else '?'}{content.decode()}", headers)
+    return CallbackRequest("POST", url, {"content-type": content_type, **headers}, content)
 
 
-def _content_type(body: bytes) -> str:
-    if _is_json(body):
-        return JSON
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return BYTES
-    return TEXT
+def _content(topic: Topic, delivery: Delivery, zone: tzinfo | None) -> tuple[str, bytes]:
+    """The content type and the content, which for GET is the query."""
+    body, sends_json = delivery.body, topic.method is Method.JSON
+    if sends_json and not topic.php_fields:
+        return (JSON if _is_json(body) else BYTES if _text(body) is None else TEXT), body
+    fields = fields_of(body)
+    if fields is None:
+        text = _text(body)
+        if text is not None and sends_json:
+            # Valid JSON is sent as it is and other text as a JSON string, so the receiver always gets JSON.
+            return JSON, body if _is_json(body) else msgspec.json.encode(text)
+        fields = {"body_b64": b64encode(body).decode()} if text is None else {"body": text}
+    elif topic.php_fields:
+        if number := retries_of(delivery):
+            fields |= {"exp_notify_nums": number, "notify_time": clock_text(delivery.due_at, zone)}
+        fields.setdefault("notify_time", clock_text(delivery.due_at, zone))
+        fields.setdefault("dq_set_time", clock_text(delivery.lease.born, zone))
+    return (JSON, msgspec.json.encode(fields)) if sends_json else (FORM, _flat(fields).encode())
 
 
 def _is_json(body: bytes) -> bool:
@@ -159,6 +131,13 @@ def _is_json(body: bytes) -> bool:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return True
+
+
+def _text(body: bytes) -> str | None:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _flat(fields: Mapping[str, Any]) -> str:

@@ -208,13 +208,6 @@ class TopicRegistry:
             await self._registry_copy.refresh()
 
 
-def secrets_of(topic: Topic, now_ms: int) -> Sequence[str]:
-    """The secrets that sign now, the current one first."""
-    if topic.old_secret and now_ms < topic.old_secret_until:
-        return (topic.secret, topic.old_secret)
-    return (topic.secret,) if topic.secret else ()
-
-
 def _secret(given: str) -> str:
     if given == NEW_SECRET:
         return SECRET_PREFIX + b64encode(secrets.token_bytes(SECRET_BYTES)).decode()

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from duetime.engine.duties import Duty
 from duetime.engine.requests import by_weight, finish_weight
 from duetime.model.backoff import Outage
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
@@ -61,7 +62,7 @@ class PendingAck:
     finish: Finish | None
 
 
-class HeldLeases:
+class HeldLeases(Duty):
     """`store` returns where the calls go; it may raise StoreUnavailable. `spawn` starts the tasks that send acks."""
 
     name = "lease renewal"
@@ -100,9 +101,6 @@ class HeldLeases:
         for batch in batches(sorted(due, key=lambda one: one[0]), RENEWED_AT_ONCE):
             await asyncio.gather(*(self._renew(lease) for _, lease in batch))
         return self._lease_ms / 1000 / ROUNDS_PER_LEASE
-
-    async def rest(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
     async def _renew(self, lease: Lease) -> None:
         held = self._held.get(lease)
@@ -199,7 +197,7 @@ class HeldLeases:
             answers = [DuetimeError(f"ack failed: {error!r}")] * len(some)
         finally:
             for lease in leases:
-                self.drop(lease)
+                self._held.pop(lease, None)
         for one, answer in zip(some, answers, strict=True):
             if one.reply:
                 one.reply(answer.acked if isinstance(answer, Finished) else answer)

@@ -30,6 +30,8 @@ class Pulse:
 
 
 class Duty(Protocol):
+    """Inherit from it for a plain `rest`."""
+
     name: str
 
     async def run_once(self) -> float | None:
@@ -37,12 +39,12 @@ class Duty(Protocol):
         ...
 
     async def rest(self, seconds: float) -> None:
-        """Sleep that long, or less if there is news."""
-        ...
+        """Sleep that long. A duty may end its rest early."""
+        await asyncio.sleep(seconds)
 
 
-class Rounds:
-    """A duty that calls one function, with plain sleeps in between."""
+class Rounds(Duty):
+    """A duty that calls one function."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[float | None]]) -> None:
         self.name = name
@@ -50,9 +52,6 @@ class Rounds:
 
     async def run_once(self) -> float | None:
         return await self._work()
-
-    async def rest(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 async def run_duty(duty: Duty, policy: Backoff = OUTAGE, pulse: Pulse | None = None) -> None:

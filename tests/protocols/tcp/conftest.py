@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from duetime.callbacks.topic_jobs import TopicJobs
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
+from duetime.callbacks.topic_service import TopicJobs
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.names import Queue

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from duetime.callbacks.topic_jobs import TopicJobs
 from duetime.callbacks.topic_registry import TopicAddress
+from duetime.callbacks.topic_service import TopicJobs
 from duetime.model.errors import DuetimeError, InvalidRequest, Unauthorized
 from duetime.model.job import Event
 from duetime.model.names import check_queue
