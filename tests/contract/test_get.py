@@ -4,8 +4,7 @@ import pytest
 
 from duetime.model.clock import ManualClock
 from duetime.model.job import MAX_ERROR, STEP_BYTES, STEP_JOBS, Counts, Job, Priority, State
-from duetime.stores.base import Store
-from duetime.stores.get_all import get_all
+from duetime.stores.base import Store, get_all
 from tests.contract.vocabulary import (
     HIGH,
     LOW,

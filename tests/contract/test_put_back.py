@@ -8,10 +8,9 @@ import pytest
 from duetime.model.errors import DuetimeError, QueueFull
 from duetime.model.job import Event, Job, NewJob, Priority, State
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, RulesChange, Store
+from duetime.stores.base import Ask, Push, Pushed, RulesChange, Store, repair_mark
 from duetime.stores.bulk import Bulk, LostColumns
 from duetime.stores.open import bulk_of, open_store
-from duetime.stores.repair_mark import repair_mark
 
 QUEUE, OTHER = Queue("crm", "recall"), Queue("crm", "other")
 BORN, DUE = 1_790_000_000_000, 4_000_000_000_000

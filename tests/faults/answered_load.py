@@ -19,8 +19,7 @@ from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
 from duetime.model.job import Event
 from duetime.model.names import Queue
-from duetime.stores.base import Store
-from duetime.stores.get_all import get_all
+from duetime.stores.base import Store, get_all
 from duetime.stores.redis.store import RedisStore
 from tests.faults.losing_proxy import LosingProxy
 from tests.plugins.served import ServedProcess

@@ -14,9 +14,9 @@ from duetime.model.job import Event, Lease, Moved, NewJob
 from duetime.model.names import Queue
 from duetime.model.settings_file import group_url
 from duetime.stores.base import Ask, Push, Pushed, Store
-from duetime.stores.drain import set_drain
 from duetime.stores.group.layout import home
 from duetime.stores.open import open_store
+from duetime.stores.registry import set_drain
 from tests.plugins.until import until
 
 pytestmark = pytest.mark.store_kind("group")

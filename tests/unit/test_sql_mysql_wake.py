@@ -10,7 +10,7 @@ import pytest
 from duetime.engine import Engine
 from duetime.model.names import Queue
 from duetime.stores.mysql import wake as wake_module
-from duetime.stores.mysql.wake import MysqlWakeHub
+from duetime.stores.mysql.store import MysqlWakeHub
 from duetime.stores.open import open_store
 from duetime.stores.sql import wake as sql_wake
 from duetime.stores.sql.announcements import Announcement

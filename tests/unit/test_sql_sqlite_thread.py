@@ -18,9 +18,8 @@ from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, Wake
 from duetime.stores.sql.store import BIG_JOBS
 from duetime.stores.sqlite import threads
-from duetime.stores.sqlite.background import BackgroundThread
 from duetime.stores.sqlite.connection import Turnstile, connect, prepare_file, retry_while_busy
-from duetime.stores.sqlite.disk import DiskReserve
+from duetime.stores.sqlite.disk import BackgroundThread, DiskReserve
 from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.store import SqliteStore
 from duetime.stores.sqlite.threads import WriterThread

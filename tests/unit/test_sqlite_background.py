@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from duetime.stores.sqlite.background import BackgroundThread
+from duetime.stores.sqlite.disk import BackgroundThread
 
 
 def test_work_is_done_in_order_and_before_the_close() -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from duetime.client import connect
 from duetime.stores.sqlite import disk
-from duetime.stores.sqlite.background import BackgroundThread
-from duetime.stores.sqlite.disk import DiskReserve
+from duetime.stores.sqlite.disk import BackgroundThread, DiskReserve
 
 KIB, MIB = 1024, 1_048_576
 ONE_PUSH = 64 * KIB

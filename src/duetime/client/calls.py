@@ -65,7 +65,7 @@ REPEATS_MS = 5 * 60_000
 
 def mark_for_repeats(jobs: Sequence[NewJob]) -> Mark | None:
     """A new mark. None if no job falls due before the last repetition: as long as they wait, their ids tell; and none
-    for lost jobs that are put back, which have marks of their own (`stores.repair_mark`).
+    for lost jobs that are put back, which have marks of their own (`repair_mark`).
     """
     if any(job.born for job in jobs) or all(job.due_at is None and job.delay_ms > REPEATS_MS for job in jobs):
         return None

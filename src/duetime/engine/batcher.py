@@ -40,9 +40,8 @@ from duetime.engine.wheel import Wheel
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Pushed, Reserved, Store
+from duetime.stores.base import Ask, Pushed, Reserved, Store, pushed_parts
 from duetime.stores.finishes import Finished, KeptResult
-from duetime.stores.pushed_parts import pushed_parts
 
 if TYPE_CHECKING:
     from duetime.engine.reaper import Reaper

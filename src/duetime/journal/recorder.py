@@ -26,10 +26,8 @@ from duetime.journal.repeated_pushes import RepeatedPushes, has_repeated
 from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.model.job import Event, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
+from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store, get_all, pushed_parts
 from duetime.stores.finishes import Finish, Finished, following_jobs, seen_join
-from duetime.stores.get_all import get_all
-from duetime.stores.pushed_parts import pushed_parts
 
 Answers = Sequence[object]
 

@@ -34,6 +34,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import replace
 
 from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.model.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, QueueTotals, Reason, State
@@ -43,6 +44,12 @@ from duetime.stores.registry import Registry
 
 IDLE_MS = 600_000
 """A queue that has no jobs and no rules is forgotten this long after the last push and the end of its last job."""
+
+
+MAX_WAKE_RESULTS = 32
+"""How many jobs a wake names whose results were kept."""
+REPAIR_LIFE_MS = 86_400_000
+"""How long a `repair_mark` lives. A repair that acts on an older look at the store could push a job a second time."""
 
 
 class Mark(Struct, frozen=True):
@@ -56,6 +63,15 @@ class Mark(Struct, frozen=True):
     digest: bytes
     life_ms: int
     brief: bool = False
+
+
+def repair_mark(job: NewJob) -> Mark | None:
+    """The mark under which a lost job is pushed again: once per born and attempt, however many processes try.
+
+    None for a new job. The name begins with a slash, so that it never equals the mark of a batch, which begins with the
+    batch's name. lua/put_back.lua makes the same name.
+    """
+    return Mark(f"/repair/{job.born}/{job.attempt}/{job.id}", b"", REPAIR_LIFE_MS) if job.born else None
 
 
 class Push(Struct, frozen=True):
@@ -80,6 +96,43 @@ class Pushed(Struct, frozen=True):
     jobs: Sequence[Moved]
     now: int
     repeated: bool = False
+
+
+# --- jobs that were pushed although their request failed: a member of a group failed, and the others took their share
+
+
+Parts = Sequence[tuple[Sequence[int], Pushed]]
+"""Pairs of the positions of some jobs in a request and the answer for these jobs."""
+
+_PARTS = "_pushed_parts"
+
+
+def with_parts(error: DuetimeError, parts: Parts) -> DuetimeError:
+    setattr(error, _PARTS, parts)
+    return error
+
+
+def pushed_parts(
+    requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
+) -> tuple[Sequence[Push], Sequence[Pushed | DuetimeError]]:
+    """The same requests and answers, but a request that was done in part is replaced by the parts that were done."""
+    if not [answer for answer in answers if isinstance(answer, DuetimeError) and hasattr(answer, _PARTS)]:
+        return requests, answers
+    found: list[tuple[Push, Pushed | DuetimeError]] = []
+    for request, answer in zip(requests, answers, strict=True):
+        parts: Parts | None = getattr(answer, _PARTS, None)
+        if parts is None:
+            found.append((request, answer))
+        else:
+            found += [(part_of(request, places), pushed) for places, pushed in parts]
+    return [request for request, _ in found], [answer for _, answer in found]
+
+
+def part_of(request: Push, places: Sequence[int]) -> Push:
+    """The same request with only the jobs at these positions."""
+    if len(places) == len(request.jobs):
+        return request
+    return replace(request, jobs=[request.jobs[place] for place in places])
 
 
 class Ask(Struct, frozen=True):
@@ -215,6 +268,11 @@ class Wake(Struct, frozen=True):
     queue: Queue | None = None
     due_at: int = 0
     results: tuple[str, ...] | None = None
+
+
+def results_wake(queue: Queue, ids: Sequence[str]) -> Wake:
+    """The wake that announces the results of these jobs."""
+    return Wake(queue, results=tuple(ids) if len(ids) <= MAX_WAKE_RESULTS else ())
 
 
 class Store(Protocol):
@@ -482,3 +540,11 @@ class Store(Protocol):
     async def close(self) -> None:
         """Let go of connections, threads and sockets. Idempotent."""
         ...
+
+
+async def get_all(store: Store, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
+    """`Store.get` for any number of ids, in as many calls as it takes. The jobs must fit into memory."""
+    jobs: list[Job | None] = []
+    while len(jobs) < len(ids):
+        jobs += await store.get(queue, ids[len(jobs) :])
+    return jobs

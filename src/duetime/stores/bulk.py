@@ -15,8 +15,7 @@ from msgspec import json, structs
 from duetime.model.errors import DuetimeError
 from duetime.model.job import Event, Moved, NewJob, Priority
 from duetime.model.names import Queue
-from duetime.stores.base import Mark, Push, Pushed, Store, StoreInfo
-from duetime.stores.repair_mark import repair_mark
+from duetime.stores.base import Mark, Push, Pushed, Store, StoreInfo, repair_mark
 
 Pace = Callable[[int], Awaitable[None]]
 """Called with a number of jobs before they are sent; returns when they may go."""

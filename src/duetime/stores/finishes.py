@@ -1,6 +1,6 @@
 """The data types of `Store.finish` and `Store.results`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -87,3 +87,22 @@ def seen_join(one: Finish, answer: object) -> SeenJoin | None:
 def following_jobs(one: Finish, joined: int) -> Sequence[NewJob]:
     """The jobs that follow from a finish, in the order of `Finished.then`, if its join has seen so many with it."""
     return [*one.then, *one.join.then] if one.join and joined == one.join.of else one.then
+
+
+def distinct_finishes(finishes: Sequence[Finish]) -> Iterator[Sequence[Finish]]:
+    """Portions in which no id occurs twice, for stores that read all ids of a portion before they change any.
+
+    The portions follow each other, so that each finish sees what the ones before it did. A job that follows one of its
+    own id does not count as a repetition.
+    """
+    batch: list[Finish] = []
+    seen: set[str] = set()
+    for one in finishes:
+        ids = {one.lease.id, *(job.id for job in one.then)}
+        if batch and not seen.isdisjoint(ids):
+            yield batch
+            batch, seen = [], set()
+        batch.append(one)
+        seen |= ids
+    if batch:
+        yield batch

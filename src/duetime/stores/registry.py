@@ -8,7 +8,9 @@ last write. Each write raises the registry's one version and announces it, so th
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, json
+
+from duetime.model.errors import VersionConflict
 
 
 class Record(Struct, frozen=True):
@@ -22,6 +24,8 @@ MOVED_AWAY = "moved"
 """The kind of the record in a store from which all jobs were moved: it says where to."""
 GROUP_COPY = "group-copy"
 """The kinds of the records by which a group of stores keeps copies of its registry begin with this."""
+GROUP_DRAIN = "group-drain"
+"""The kind of the record, by group, of the members that drain because somebody decided so while the servers run."""
 MAX_TOMBSTONES = 500
 """How many deletions a registry remembers: the latest ones, each key once."""
 
@@ -94,3 +98,28 @@ class Registry(Protocol):
     async def counters(self, prefix: str = "") -> Mapping[str, int]:
         """All live counters whose name starts with `prefix`."""
         ...
+
+
+# --- drained members of a group
+
+
+def read_drain(record: Record | None) -> frozenset[str]:
+    """The members that drain by a record of the kind GROUP_DRAIN."""
+    return frozenset(json.decode(record.value, type=list[str])) if record else frozenset()
+
+
+async def set_drain(registry: Registry, group: str, member: str, *, drains: bool) -> None:
+    """Stop or resume pushes of new jobs to a member. Each process of the deployment follows within about a second.
+
+    A member that the settings drain as well drains whatever the record says.
+    """
+    while True:
+        record = await registry.get(GROUP_DRAIN, group)
+        members = read_drain(record) | {member} if drains else read_drain(record) - {member}
+        try:
+            await registry.put(
+                GROUP_DRAIN, group, json.encode(sorted(members)), if_version=record.version if record else 0
+            )
+        except VersionConflict:
+            continue
+        return

@@ -13,8 +13,7 @@ from duetime.model.clock import MAX_INSTANT
 from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.model.job import DAY_MS, Event, Job, NewJob, Reason, State, batches
 from duetime.model.names import Queue
-from duetime.stores.base import Mark, Push, Pushed, Store, Withdrawal
-from duetime.stores.get_all import get_all
+from duetime.stores.base import Mark, Push, Pushed, Store, Withdrawal, get_all
 
 MARK_LIFE_MS = 2 * DAY_MS
 """How long after a crash a run can be repeated and puts nothing back twice."""

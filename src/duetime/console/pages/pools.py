@@ -15,8 +15,7 @@ from duetime.model.errors import InvalidRequest, InvalidSettings, NotFound
 from duetime.model.masking import mask
 from duetime.model.names import check_channel
 from duetime.model.settings_file import group_members
-from duetime.stores.drain import KIND as DRAIN
-from duetime.stores.drain import read_drain, set_drain
+from duetime.stores.registry import GROUP_DRAIN, read_drain, set_drain
 
 
 async def show_pools(visit: Visit) -> Response:
@@ -58,7 +57,7 @@ async def _set_drain(visit: Visit, *, drains: bool) -> Response:
     if member not in [name for name, _, _ in members]:
         raise NotFound(visit.say("pool.no_member"))
     registry = visit.engine().store.registry
-    draining = read_drain(await registry.get(DRAIN, pool)) | {name for name, _, leaves in members if leaves}
+    draining = read_drain(await registry.get(GROUP_DRAIN, pool)) | {name for name, _, leaves in members if leaves}
     if drains and draining | {member} >= {name for name, _, _ in members}:
         raise InvalidRequest(visit.say("pool.last_member"))
     await set_drain(registry, pool, member, drains=drains)

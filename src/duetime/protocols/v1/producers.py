@@ -18,8 +18,7 @@ from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound, Mark
 from duetime.model.ids import encode
 from duetime.model.job import Event, Moved, NewJob
 from duetime.protocols.v1.request import Headers, NativeRequest, Reply, idempotency_key
-from duetime.stores.base import Mark, Pushed
-from duetime.stores.repair_mark import repair_mark
+from duetime.stores.base import Mark, Pushed, repair_mark
 from duetime.wire import convert
 from duetime.wire.messages import (
     BatchIn,

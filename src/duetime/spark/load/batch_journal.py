@@ -28,9 +28,8 @@ from duetime.model.names import Queue
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.job_columns import arrow
 from duetime.spark.load.options import LoadOptions
-from duetime.stores.base import Store
+from duetime.stores.base import Store, get_all
 from duetime.stores.bulk import Loaded
-from duetime.stores.get_all import get_all
 from duetime.stores.open import open_store
 
 BATCH_NODE = "batch-"

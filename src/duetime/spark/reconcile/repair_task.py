@@ -33,9 +33,8 @@ from duetime.spark.load.task_push import open_destination
 from duetime.spark.reconcile import transform as reconcile
 from duetime.spark.reconcile.entries import RepairEntries
 from duetime.spark.schemas import KEY
-from duetime.stores.base import Push, Pushed
+from duetime.stores.base import REPAIR_LIFE_MS, Push, Pushed, repair_mark
 from duetime.stores.bulk import Bulk, LostColumns
-from duetime.stores.repair_mark import REPAIR_LIFE_MS, repair_mark
 
 SUPERSEDED = "superseded"
 RESULTS = (

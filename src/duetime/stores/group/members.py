@@ -4,7 +4,7 @@ Each member's registry holds a record of the layouts under which jobs were pushe
 different settings while they are restarted one after the other, so a process reads the records again every second
 and never forgets a layout that it has seen. It writes down its own layout wherever that is missing.
 
-A layout also changes when somebody lets a member drain while the servers run (stores/drain.py).
+A layout also changes when somebody lets a member drain while the servers run (stores/registry.py).
 """
 
 import asyncio
@@ -18,12 +18,11 @@ from msgspec import Struct
 from duetime.model.errors import InvalidSettings, StoreFull, StoreUnavailable, VersionConflict
 from duetime.model.names import Queue
 from duetime.stores.base import Store
-from duetime.stores.drain import KIND as DRAIN
-from duetime.stores.drain import read_drain
 from duetime.stores.group import layout
 from duetime.stores.group.layout import Layout
 from duetime.stores.group.member import Member, MemberProblem, unknown_first
 from duetime.stores.group.registry import GroupRegistry
+from duetime.stores.registry import GROUP_DRAIN, read_drain
 
 T = TypeVar("T")
 
@@ -206,7 +205,7 @@ class Members:
 
     async def _wanted_layout(self, store: Store) -> Layout:
         """The members that take new jobs by the settings and the record; as it is, if none were left."""
-        self._record_drain = read_drain(await store.registry.get(DRAIN, self._group))
+        self._record_drain = read_drain(await store.registry.get(GROUP_DRAIN, self._group))
         drain = self._settings_drain | self._record_drain
         return tuple(name for name in self._members if name not in drain) or self._layouts.current
 

@@ -53,12 +53,9 @@ from duetime.stores.base import (
     Withdrawal,
 )
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
-from duetime.stores.group.finish import finish, joins, raise_joins, results
-from duetime.stores.group.lookup import find_each, find_lease
 from duetime.stores.group.member import PROBLEMS, Member, MemberProblem, unknown_first
 from duetime.stores.group.members import Members
-from duetime.stores.group.push import push
-from duetime.stores.group.reserve import reserve
+from duetime.stores.group.verbs import find_each, find_lease, finish, joins, push, raise_joins, reserve, results
 from duetime.stores.registry import Registry
 
 T = TypeVar("T")

@@ -41,13 +41,12 @@ from duetime.stores.base import (
     StoreInfo,
     Wake,
     Withdrawal,
+    results_wake,
 )
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
-from duetime.stores.memory import finishing
 from duetime.stores.memory import queue as moves
 from duetime.stores.memory.queue import DEAD, LEASED, MemoryQueue, StoredJob
 from duetime.stores.memory.registry import MemoryRegistry
-from duetime.stores.results_wake import results_wake
 
 MAX_PENDING_WAKES = 10_000
 
@@ -127,7 +126,7 @@ class MemoryStore:
     async def finish(self, queue: Queue, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]:
         stored, now = self._stored(queue), self._clock.now_ms()
         before = stored.earliest()
-        answers = [finishing.finish(stored, one, now) for one in finishes]
+        answers = [moves.finish(stored, one, now) for one in finishes]
         self._announce(queue, stored, before)
         done = [one for one, answer in zip(finishes, answers, strict=True) if isinstance(answer, Finished)]
         if kept := [one.lease.id for one in done if one.keeps_result]:
@@ -135,14 +134,14 @@ class MemoryStore:
         return answers
 
     async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
-        return finishing.results(self._stored(queue), ids, self._clock.now_ms())
+        return moves.results(self._stored(queue), ids, self._clock.now_ms())
 
     async def joins(self, queue: Queue, *, after: str = "") -> Sequence[JoinCount]:
-        return finishing.joins(self._stored(queue), after, self._clock.now_ms())
+        return moves.joins(self._stored(queue), after, self._clock.now_ms())
 
     async def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
         for join in joins:
-            finishing.raise_join(self._stored(queue), join, self._clock.now_ms())
+            moves.raise_join(self._stored(queue), join, self._clock.now_ms())
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         stored, job = self._leased(lease)
@@ -204,7 +203,7 @@ class MemoryStore:
                 moved[queue] = happened
                 left -= len(happened)
                 self._announce(queue, stored, before)
-            finishing.forget_results(stored, now)
+            moves.forget_results(stored, now)
             if stored.known and stored.is_idle(now):
                 stored.known, stored.expired = False, 0
         ends = [stored.leases[0][0] for stored in self._queues.values() if stored.leases]

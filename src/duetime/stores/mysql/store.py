@@ -1,13 +1,108 @@
-"""The store on MariaDB and MySQL. Each step locks its queue's row first, as on PostgreSQL."""
+"""The store on MariaDB and MySQL. Each step locks its queue's row first, as on PostgreSQL.
+
+MariaDB and MySQL have no NOTIFY, so announcements are rows of a table. Each process reads the new ones every 20 ms
+while somebody waits in it, and else once a second, with one seek on a connection of its own.
+"""
 
 import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
 
 from duetime.model.clock import Clock
-from duetime.stores.base import StoreInfo
-from duetime.stores.mysql.connection import MysqlAddress, MysqlLink
-from duetime.stores.mysql.wake import MysqlWakeHub
+from duetime.model.errors import DuetimeError
+from duetime.stores.base import StoreInfo, Wake
+from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connection
+from duetime.stores.mysql.session import MysqlSession, NewsSession
+from duetime.stores.sql.announcements import POLL_S, Announcement, AnnouncingHub, encode_announcement
 from duetime.stores.sql.server_store import ServerStore
+from duetime.stores.sql.session import DatabaseSession
 from duetime.stores.sql.step import Step
+
+log = logging.getLogger("duetime.mysql")
+
+LOOK_S = 0.02
+KEPT = 1_000
+"""How many announcements stay in the table."""
+SWEEP = 100
+"""After how many announcements a process deletes old ones."""
+PATIENCE_S = 2.0
+"""How long a number that was passed over is looked for: its transaction may commit after that of a higher number."""
+
+
+class NewsLink(MysqlLink):
+    """Follows a failover that `main`, the link of the store's steps, has met: reading news works on a replica, too."""
+
+    def __init__(self, address: MysqlAddress, main: MysqlLink) -> None:
+        super().__init__(address, None)
+        self._main = main
+
+    def is_outdated(self, session: DatabaseSession) -> bool:
+        return super().is_outdated(session) or self._main.is_outdated(session)
+
+    def connect(self) -> MysqlSession:
+        return NewsSession(open_connection(self._address), self._queries)
+
+
+class MysqlWakeHub(AnnouncingHub):
+    """`look` reads the registry's version."""
+
+    def __init__(self, address: MysqlAddress, main: MysqlLink, look: Callable[[], Awaitable[int]]) -> None:
+        super().__init__("mysql", NewsLink(address, main), look)
+        self._last: int | None = None
+        self._missing: dict[int, float] = {}
+        # Counted from anywhere, so that processes which announce only a few times delete old ones as well.
+        self._posted = random.randrange(SWEEP)
+        self._listening_now = asyncio.Event()
+
+    def _post(self, step: Step, message: Announcement) -> None:
+        number, apart = step.fetch_one("put_announcement", message=encode_announcement(message).decode())
+        self._posted += 1
+        if self._posted % SWEEP == 0:
+            step.execute("delete_old_announcements", last=number - KEPT * apart)
+
+    async def _join(self) -> None:
+        if not self._tasks:
+            self._last = None
+            self._listening_now.clear()
+        self.keep_awake()
+        await super()._join()
+        await self._listening_now.wait()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._look_once()
+                self._listening_now.set()
+                await self._rest(LOOK_S)
+            except DuetimeError as error:
+                # Announcements may be missed until the server answers again: then everybody looks everywhere.
+                log.warning("mysql_listener_lost", extra={"error": str(error)})
+                self._last = None
+                self._listening_now.set()
+                await asyncio.sleep(POLL_S)
+
+    async def _look_once(self) -> None:
+        if self._last is None:
+            (self._last,) = await self._sender.run(lambda step: step.fetch_one("last_announcement"))
+            self._missing = {}
+            self._deliver(Wake())
+            return
+        asked = {"last": self._last, "missing": list(self._missing)}
+        news = await self._sender.run(lambda step: step.fetch("announcements_since", **asked))
+        for number, message in news:
+            self._miss(number)
+            self._hear(message)
+
+    def _miss(self, number: int) -> None:
+        """Note which numbers below this one have not been seen yet."""
+        now = self._loop.time()
+        self._missing.pop(number, None)
+        self._missing = {other: until for other, until in self._missing.items() if until > now}
+        if self._last is not None and number > self._last:
+            first = max(self._last + 1, number - KEPT)
+            self._missing.update(dict.fromkeys(range(first, number), now + PATIENCE_S))
+            self._last = number
 
 
 class MysqlStore(ServerStore):

@@ -15,13 +15,12 @@ import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
 from duetime.model.errors import DuetimeError
 from duetime.model.job import STEP_BYTES, Event, IfExists, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Pushed, StoreInfo
+from duetime.stores.base import REPAIR_LIFE_MS, Pushed, StoreInfo
 from duetime.stores.bulk import Failed, JobColumns, Loaded, LoadStep, LostColumns, Pace, PlainBulk
 from duetime.stores.redis.codec import BRIEF, OPTIONS, read_marked, read_moved
 from duetime.stores.redis.pipe import pack_arguments
 from duetime.stores.redis.pushes import mark_arguments, read_put_back, read_refusal
 from duetime.stores.redis.store import RedisStore
-from duetime.stores.repair_mark import REPAIR_LIFE_MS
 
 UNDER_WAY = 2
 """Requests that are sent and not answered: enough to keep Redis busy, few enough not to hold up live traffic."""

@@ -7,15 +7,14 @@ from typing import Any, cast
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import STEP_BYTES, STEP_JOBS, Event, Moved
 from duetime.model.names import Queue
-from duetime.stores.distinct_finishes import distinct_finishes
-from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, following_jobs
+from duetime.stores.base import MAX_WAKE_RESULTS
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, distinct_finishes, following_jobs
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import LEASED, pack_fence, pack_options, read_moved
 from duetime.stores.redis.pipe import Argument
 from duetime.stores.redis.pushes import read_refusal
 from duetime.stores.redis.reads import RedisReads
 from duetime.stores.redis.scripts import checked
-from duetime.stores.results_wake import MAX_WAKE_RESULTS
 
 SCAN_KEYS = 1000
 _KEPT = Struct(">QQ")

@@ -1,6 +1,6 @@
 """What a push sends to Redis and what comes back: the arguments and answers of lua/push.lua and lua/put_back.lua.
 
-Requests of one call share runs of a script. A request with a repair mark (`stores.repair_mark`) is put back by
+Requests of one call share runs of a script. A request with a repair mark (`repair_mark`) is put back by
 lua/put_back.lua, which keeps its marks by job; every other request is pushed by lua/push.lua.
 """
 
@@ -19,10 +19,9 @@ from duetime.model.errors import (
     TopicOffline,
 )
 from duetime.model.job import STEP_BYTES, Event, IfExists, Moved, NewJob, payload_bytes
-from duetime.stores.base import Mark, Push, Pushed
+from duetime.stores.base import REPAIR_LIFE_MS, Mark, Push, Pushed, repair_mark
 from duetime.stores.redis.codec import BRIEF, pack_options, read_marked, read_moved
 from duetime.stores.redis.pipe import Argument
-from duetime.stores.repair_mark import REPAIR_LIFE_MS, repair_mark
 
 
 class Batch(Protocol):

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from duetime.model.errors import DuetimeError, LeaseLost
 from duetime.model.job import STEP_BYTES, STEP_JOBS, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Push
+from duetime.stores.base import Push, results_wake
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, following_jobs
-from duetime.stores.results_wake import results_wake
 from duetime.stores.sql import rules
 from duetime.stores.sql.rows import JobRow, QueueRow
 from duetime.stores.sql.step import Step, announce, changing, earliest, find_jobs

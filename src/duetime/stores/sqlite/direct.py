@@ -16,9 +16,8 @@ from duetime.model.job import Lease, Moved
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved, Wake
 from duetime.stores.direct import Orphan
-from duetime.stores.sqlite.connection import Turnstile, is_unknown, translate
+from duetime.stores.sqlite.connection import ForkGuard, Turnstile, is_unknown, translate
 from duetime.stores.sqlite.disk import DiskReserve
-from duetime.stores.sqlite.forks import ForkGuard
 from duetime.stores.sqlite.one_job import OneJobStatements
 from duetime.stores.sqlite.wake import News, news_of
 

@@ -13,14 +13,63 @@ no push waits for it. A push that finds the reserve file too small all the same 
 """
 
 import functools
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 
 from duetime.model.errors import StoreFull
-from duetime.stores.sqlite.background import BackgroundThread
+
+log = logging.getLogger("duetime.sqlite")
+
+Work = Callable[[], None]
+
+
+class BackgroundThread:
+    """Runs work that no caller has to wait for, such as writing the reserve file: one piece after the other, in order.
+
+    The thread starts with the first piece of work and ends at `close`. `hand_over` takes no lock, so it may be called
+    in a signal handler.
+    """
+
+    def __init__(self) -> None:
+        self._inbox: SimpleQueue[Work | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def hand_over(self, work: Work) -> bool:
+        """False if it will not be done: the thread is closed, or the system starts no further threads."""
+        if self._is_closed:
+            return False
+        if self._thread is None:
+            self._thread = thread = threading.Thread(target=self._main, name="duetime-sqlite-background", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                self._thread = None
+                return False
+        self._inbox.put(work)
+        return True
+
+    def close(self) -> None:
+        """Does what was handed over, and ends. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._inbox.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _main(self) -> None:
+        while (work := self._inbox.get()) is not None:
+            try:
+                work()
+            except Exception:
+                # A caller that needs the result does the work itself, and gets the error.
+                log.exception("sqlite_background_work_failed")
+
 
 MOST_RESERVE = 64 * 1_048_576
 LEAST_RESERVE_FILE = 128 * 1024

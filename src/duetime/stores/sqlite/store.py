@@ -21,10 +21,15 @@ from duetime.stores.sql import verbs
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
-from duetime.stores.sqlite.background import BackgroundThread
 from duetime.stores.sqlite.connection import Turnstile, check_synchronous, connect, lacks_room, prepare_file
 from duetime.stores.sqlite.direct import DirectSqlite
-from duetime.stores.sqlite.disk import CHECKPOINT_PAGES, PAGE_BYTES, SYNCED_CHECKPOINT_PAGES, DiskReserve
+from duetime.stores.sqlite.disk import (
+    CHECKPOINT_PAGES,
+    PAGE_BYTES,
+    SYNCED_CHECKPOINT_PAGES,
+    BackgroundThread,
+    DiskReserve,
+)
 from duetime.stores.sqlite.threads import ReaderThread, WriterThread
 from duetime.stores.sqlite.wake import Mailboxes, Meta, SqliteWakeHub
 

@@ -23,9 +23,8 @@ from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.model.names import Queue
 from duetime.stores.sql.store import BIG_JOBS
-from duetime.stores.sqlite.connection import QUERIES, Turnstile, checkpoint, retry_while_busy, translate
+from duetime.stores.sqlite.connection import QUERIES, ForkGuard, Turnstile, checkpoint, retry_while_busy, translate
 from duetime.stores.sqlite.disk import DiskReserve
-from duetime.stores.sqlite.forks import ForkGuard
 from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.wake import News, news_of
 

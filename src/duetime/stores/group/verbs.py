@@ -1,0 +1,402 @@
+"""The verbs of a group that concern several members: finding jobs, pushing, reserving and finishing."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Event, Job, Lease, Moved, State, payload_bytes
+from duetime.model.names import Queue, placing_part
+from duetime.stores.base import Ask, Push, Pushed, Reserved, Store, get_all, part_of, with_parts
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, distinct_finishes
+from duetime.stores.group.member import PROBLEMS, MemberProblem, named, outcome_unknown, unknown_first
+from duetime.stores.group.members import Members
+
+# --- find
+#
+# A job is looked for at its homes. If it is at none of them, the layouts that other processes use are read again, and
+# then every other member is asked. If a home cannot answer, its jobs do not count as gone: the answer is
+# StoreUnavailable with that member's problem.
+
+T = TypeVar("T")
+
+ListVerb = Callable[[Store, Sequence[int]], Awaitable[Sequence[Any]]]
+"""Runs a verb on the ids at the given positions of the call, with one answer for each."""
+
+
+async def find_each(members: Members, queue: Queue, ids: Sequence[str], verb: ListVerb) -> list[Any]:
+    """One answer per id, from the first member that knows the job."""
+    search = _Search(members, queue, ids, verb)
+    await search.at_homes()
+    if any(search.is_open(place) for place in range(len(ids))):
+        await members.read_again()
+        await search.at_homes()
+        await search.elsewhere()
+    return search.answers
+
+
+class _Search:
+    def __init__(self, members: Members, queue: Queue, ids: Sequence[str], verb: ListVerb) -> None:
+        self._members, self._queue, self._ids, self._verb = members, queue, ids, verb
+        self.answers: list[Any] = [None] * len(ids)
+        self._problems: dict[int, MemberProblem] = {}
+        self._asked: list[set[str]] = [set() for _ in ids]
+
+    def is_open(self, place: int) -> bool:
+        return self.answers[place] is None or isinstance(self.answers[place], LeaseLost | StoreUnavailable)
+
+    async def at_homes(self) -> None:
+        while True:
+            turn: dict[str, list[int]] = {}
+            for place, job_id in enumerate(self._ids):
+                if self.is_open(place):
+                    homes = self._members.homes(self._queue, job_id)
+                    name = next((name for name in homes if name not in self._asked[place]), None)
+                    if name is not None:
+                        turn.setdefault(name, []).append(place)
+            if not turn:
+                break
+            for place, problem in (await self._ask(turn)).items():
+                if place not in self._problems or not outcome_unknown(self._problems[place]):
+                    self._problems[place] = problem
+        for place, problem in self._problems.items():
+            if self.is_open(place):
+                self.answers[place] = StoreUnavailable(problem.message, **problem.fields)
+
+    async def elsewhere(self) -> None:
+        """Ask the members that are no homes of the job. Those that cannot answer are passed over: no known layout puts
+        the job there.
+        """
+        turn: dict[str, list[int]] = {}
+        for place in filter(self.is_open, range(len(self._ids))):
+            for name in self._members.names:
+                if name not in self._asked[place]:
+                    turn.setdefault(name, []).append(place)
+        await self._ask(turn)
+
+    async def _ask(self, turn: dict[str, list[int]]) -> dict[int, MemberProblem]:
+        for name, places in turn.items():
+            for place in places:
+                self._asked[place].add(name)
+        answers = await self._members.ask_each({name: partial(self._verb_at, places) for name, places in turn.items()})
+        for name, found in answers.found.items():
+            for place, answer in zip(turn[name], found, strict=True):
+                # LeaseLost replaces no earlier answer: that another member cannot be asked says more.
+                is_news = answer is not None and not isinstance(answer, LeaseLost)
+                if is_news or (answer is not None and self.answers[place] is None):
+                    self.answers[place] = answer
+        return {place: problem for name, problem in answers.problems.items() for place in turn[name]}
+
+    async def _verb_at(self, places: Sequence[int], store: Store) -> Sequence[Any]:
+        return await self._verb(store, places)
+
+
+async def find_lease(members: Members, lease: Lease, verb: Callable[[Store], Awaitable[T]]) -> T:
+    """The verb's answer from the member that holds the lease. Raises LeaseLost, or the problem of one of the homes."""
+    problems: list[MemberProblem] = []
+    lost = LeaseLost()
+    async for name, is_home in _candidates(members, lease):
+        try:
+            return await members.call(name, verb)
+        except LeaseLost as error:
+            lost = error
+        except PROBLEMS as error:
+            if is_home:
+                problems.append(error)
+    raise unknown_first(problems)[0] if problems else lost
+
+
+async def _candidates(members: Members, lease: Lease) -> AsyncIterator[tuple[str, bool]]:
+    """The members to ask, and whether each is a home of the job."""
+    homes = members.homes(lease.queue, lease.id)
+    for name in homes:
+        yield name, True
+    await members.read_again()
+    new = [name for name in members.homes(lease.queue, lease.id) if name not in homes]
+    for name in new:
+        yield name, True
+    for name in members.names:
+        if name not in homes and name not in new:
+            yield name, False
+
+
+# --- push
+#
+# Each job goes to its home, or to the member where it lives already. A job whose home has changed is looked for at its
+# earlier homes first. If one of those cannot be asked, and its home does not know the job, then it is unknown whether
+# the id is free: the request is refused, so that an id never exists twice.
+
+
+class Places(Struct, frozen=True):
+    """The member to which each id is to be pushed. `refused` says for which ids that is unknown, and why."""
+
+    by_id: dict[str, str]
+    refused: dict[str, MemberProblem]
+
+
+async def push(members: Members, queue: Queue, requests: Sequence[Push]) -> list[Pushed | DuetimeError]:
+    places = await _places(members, queue, {job.id for request in requests for job in request.jobs})
+    refusals = [
+        next((places.refused[job.id] for job in request.jobs if job.id in places.refused), None) for request in requests
+    ]
+    parts: dict[str, list[tuple[int, list[int]]]] = {}
+    for number, request in enumerate(requests):
+        if refusals[number]:
+            continue
+        shares: dict[str, list[int]] = {}
+        for at, job in enumerate(request.jobs):
+            shares.setdefault(places.by_id[job.id], []).append(at)
+        for name, share in (shares or {members.current[0]: []}).items():
+            parts.setdefault(name, []).append((number, share))
+
+    async def send(name: str, store: Store) -> Sequence[Pushed | DuetimeError]:
+        return await store.push(queue, [part_of(requests[number], share) for number, share in parts[name]])
+
+    answers = await members.ask_each({name: partial(send, name) for name in parts})
+    shares_done: list[list[tuple[list[int], Pushed | DuetimeError]]] = [[] for _ in requests]
+    for name, part in parts.items():
+        found = answers.found[name] if name in answers.found else [answers.problems[name]] * len(part)
+        for (number, share), answer in zip(part, found, strict=True):
+            shown = named(name, answer) if name in answers.found and isinstance(answer, MemberProblem) else answer
+            shares_done[number].append((share, shown))
+    return [
+        refusal or _join(len(request.jobs), done)
+        for refusal, request, done in zip(refusals, requests, shares_done, strict=True)
+    ]
+
+
+async def _places(members: Members, queue: Queue, ids: set[str]) -> Places:
+    """Only the few ids whose home has changed are looked for."""
+    places: dict[str, str] = {}
+    moved: dict[str, list[str]] = {}
+    for job_id in ids:
+        homes = members.homes(queue, job_id)
+        places[job_id] = homes[0]
+        for old in homes[1:]:
+            moved.setdefault(old, []).append(job_id)
+    if not moved:
+        return Places(places, {})
+    found, undecided = await _find_members(members, queue, moved)
+    places.update(found)
+    if not undecided:
+        return Places(places, {})
+    at_home: dict[str, list[str]] = {}
+    for job_id in undecided.keys() - found.keys():
+        at_home.setdefault(places[job_id], []).append(job_id)
+    known, _ = await _find_members(members, queue, at_home)
+    return Places(places, {job_id: undecided[job_id] for job_id in undecided.keys() - found.keys() - known.keys()})
+
+
+async def _find_members(
+    members: Members, queue: Queue, ids_by_name: dict[str, list[str]]
+) -> tuple[dict[str, str], dict[str, MemberProblem]]:
+    """The member that has each id, and the problem for ids that could not be looked for."""
+
+    async def get(ids: list[str], store: Store) -> Sequence[Job | None]:
+        return await get_all(store, queue, ids)
+
+    answers = await members.ask_each({name: partial(get, ids) for name, ids in ids_by_name.items()})
+    found = {
+        job_id: name
+        for name, jobs in answers.found.items()
+        for job_id, job in zip(ids_by_name[name], jobs, strict=True)
+        if job
+    }
+    return found, {job_id: problem for name, problem in answers.problems.items() for job_id in ids_by_name[name]}
+
+
+def _join(size: int, parts: Sequence[tuple[Sequence[int], Pushed | DuetimeError]]) -> Pushed | DuetimeError:
+    """Join the members' parts into one answer. An error of one part is the answer, and says what else was done."""
+    done = [(places, answer) for places, answer in parts if isinstance(answer, Pushed)]
+    failed = [answer for _, answer in parts if isinstance(answer, DuetimeError)]
+    if failed:
+        # An unknown outcome comes first: jobs may be there although another member refused its part.
+        error = min(failed, key=lambda one: (not outcome_unknown(one), isinstance(one, MemberProblem)))
+        if not done:
+            return error
+        pushed = sum(len(places) for places, _ in done)
+        message = f"{error.message}; {pushed} of {size} jobs were pushed to other members"
+        return with_parts(type(error)(message, **{**error.fields, "unknown": True}), done)
+    if len(done) == 1:
+        return done[0][1]
+    jobs: list[Moved | None] = [None] * size
+    for places, answer in done:
+        for place, moved in zip(places, answer.jobs, strict=True):
+            jobs[place] = moved
+    return Pushed(
+        [moved for moved in jobs if moved],
+        max(answer.now for _, answer in done),
+        all(answer.repeated for _, answer in done),
+    )
+
+
+# --- reserve
+#
+# The member with the earliest job is asked first, then the others, until every ask is served. Jobs that were leased on
+# one member are delivered, even if the next member fails.
+
+
+async def reserve(members: Members, queue: Queue, asks: Sequence[Ask]) -> Reserved:
+    """Raises a member's problem only if no member answers."""
+    heads = (await members.ask(lambda store: store.heads([queue]))).require_one().found
+    waiting = {name: head for name, [head] in heads.items() if head is not None}
+    # Where no job waits, one member is asked all the same: it knows whether the queue is paused.
+    names = sorted(waiting, key=lambda name: (waiting[name], name)) or list(heads)[:1]
+    deliveries: list[list[Delivery]] = [[] for _ in asks]
+    expired: list[Moved] = []
+    problem: MemberProblem | None = None
+    now, paused = 0, False
+    for name in names:
+        left = [_rest(ask, len(got)) for ask, got in zip(asks, deliveries, strict=True)]
+        if now and (waiting.get(name, 0) > now or _is_enough(left, deliveries)):
+            break
+        waiting.pop(name, None)
+        try:
+            got = await members.call(name, lambda store, left=left: store.reserve(queue, left))
+        except PROBLEMS as error:
+            problem = problem or error
+            continue
+        for mine, more in zip(deliveries, got.deliveries, strict=True):
+            mine.extend(more)
+        expired += got.expired
+        now, paused = max(now, got.now), paused or got.paused
+        if got.next_at is not None:
+            waiting[name] = got.next_at
+    if not now and problem:
+        raise problem
+    return Reserved(deliveries, min(waiting.values(), default=None), now, expired, paused)
+
+
+def _is_enough(left: Sequence[Ask], deliveries: Sequence[Sequence[Delivery]]) -> bool:
+    """All asks are served, or the call is at its bound."""
+    got = [delivery for share in deliveries for delivery in share]
+    full = len(got) >= STEP_JOBS or sum(map(payload_bytes, got)) >= STEP_BYTES
+    return full or not any(ask.limit for ask in left)
+
+
+def _rest(ask: Ask, got: int) -> Ask:
+    """What is left of an ask. The jobs that it got are counted against its quotas, from the first on."""
+    quotas: list[int] = []
+    for quota in ask.quotas:
+        spent = min(quota, got)
+        got -= spent
+        quotas.append(quota - spent)
+    left = ask.limit - sum(ask.quotas) + sum(quotas) - got
+    return Ask(left, ask.ttr_ms, (quotas[0], quotas[1], quotas[2]))
+
+
+# --- finish
+#
+# Nothing atomic spans two members. So the jobs that follow are pushed to the member that has the finished job, and its
+# result is kept there. Ids that begin alike (`layout.py`) have the same home, and then that member is their home, too.
+# Any other job that follows is a stranger on its member: every member is asked for its id before, so that an id that is
+# taken is kept, and later it is found because a miss at the homes asks all members.
+
+
+async def finish(
+    members: Members, queue: Queue, finishes: Sequence[Finish]
+) -> Sequence[Finished | DuetimeError | None]:
+    answers: list[Finished | DuetimeError | None] = []
+    for some in distinct_finishes(finishes):
+        answers += await _finish(members, queue, some)
+    return answers
+
+
+async def _finish(
+    members: Members, queue: Queue, finishes: Sequence[Finish]
+) -> Sequence[Finished | DuetimeError | None]:
+    strangers = sorted({job_id for one in finishes for job_id in _strangers(one)})
+    taken, unknown = await _find_anywhere(members, queue, strangers)
+    refused = {
+        place: unknown[job.id]
+        for place, one in enumerate(finishes)
+        for job in reversed(one.then)
+        if job.id in unknown and job.id not in taken
+    }
+    open_places = [place for place in range(len(finishes)) if place not in refused]
+    sent = {
+        place: msgspec.structs.replace(one, then=[job for job in one.then if job.id not in taken])
+        for place, one in enumerate(finishes)
+    }
+
+    async def send(store: Store, places: Sequence[int]) -> Sequence[Finished | DuetimeError | None]:
+        return await store.finish(queue, [sent[open_places[place]] for place in places])
+
+    found = await find_each(members, queue, [finishes[place].lease.id for place in open_places], send)
+    answers: dict[int, Finished | DuetimeError | None] = {**refused, **dict(zip(open_places, found, strict=True))}
+    return [_with_kept(one, answers[place], taken) for place, one in enumerate(finishes)]
+
+
+def _strangers(one: Finish) -> list[str]:
+    return [job.id for job in one.then if placing_part(job.id) != placing_part(one.lease.id)]
+
+
+async def _find_anywhere(
+    members: Members, queue: Queue, ids: Sequence[str]
+) -> tuple[Mapping[str, Moved], Mapping[str, StoreUnavailable]]:
+    """The ids that are taken, and the problem for ids of which a home could not be asked."""
+    if not ids:
+        return {}, {}
+    answers = await members.ask(partial(get_all, queue=queue, ids=ids))
+    taken = {job.id: _kept(job) for jobs in answers.found.values() for job in jobs if job}
+    unknown: dict[str, StoreUnavailable] = {}
+    for job_id in ids if answers.problems else ():
+        for home in members.homes(queue, job_id):
+            if problem := answers.problems.get(home):
+                unknown[job_id] = StoreUnavailable(problem.message, unknown=False)
+    return taken, unknown
+
+
+def _kept(job: Job) -> Moved:
+    place = job.state.value if job.state in (State.LEASED, State.DEAD) else "waiting"
+    due_at = job.due_at if place == "waiting" else 0
+    return Moved(Event.KEPT, job.id, job.born, job.attempt, due_at, reason=place)
+
+
+def _with_kept(
+    one: Finish, answer: Finished | DuetimeError | None, taken: Mapping[str, Moved]
+) -> Finished | DuetimeError | None:
+    if not isinstance(answer, Finished):
+        return answer
+    made = iter(answer.then)
+    then = [taken.get(job.id) or next(made) for job in one.then]
+    return msgspec.structs.replace(answer, then=[*then, *made])
+
+
+async def results(members: Members, queue: Queue, ids: Sequence[str]) -> list[KeptResult | None]:
+    """Asks all members: a result that is not there yet is the usual case, and must not cost a search."""
+    answers = await members.ask(lambda store: store.results(queue, ids))
+    reached = min(map(len, answers.require_one().found.values()))
+    found: list[KeptResult | None] = []
+    for kept in zip(*(part[:reached] for part in answers.found.values()), strict=True):
+        there = [one for one in kept if one]
+        if not there:
+            answers.require_all()
+        found.append(max(there, key=lambda one: one.born, default=None))
+    return found
+
+
+async def joins(members: Members, queue: Queue, after: str) -> list[JoinCount]:
+    """A join is counted on one member, but for one whose home has changed meanwhile: the greater count is answered."""
+    answers = (await members.ask(lambda store: store.joins(queue, after=after))).require_all()
+    ends = [part[-1].name for part in answers.values() if len(part) == STEP_JOBS]
+    counting: dict[str, JoinCount] = {}
+    for one in (one for part in answers.values() for one in part):
+        if one.name not in counting or counting[one.name].count < one.count:
+            counting[one.name] = one
+    return [counting[name] for name in sorted(counting) if not ends or name <= min(ends)][:STEP_JOBS]
+
+
+async def raise_joins(members: Members, queue: Queue, counts: Sequence[JoinCount]) -> None:
+    """Each at the home of the jobs that join, whose ids begin alike. Raises a member's problem."""
+    shares: dict[str, list[JoinCount]] = {}
+    for one in counts:
+        shares.setdefault(members.homes(queue, one.name)[0], []).append(one)
+
+    async def send(share: list[JoinCount], store: Store) -> None:
+        await store.raise_joins(queue, share)
+
+    (await members.ask_each({name: partial(send, share) for name, share in shares.items()})).require_all()
