@@ -11,7 +11,7 @@ import pytest
 import redis
 
 import duetime
-from duetime.cli.doctor_findings import Check, judge
+from duetime.cli.doctor_checks import Check, judge
 from duetime.cli.doctor_redis import examine_facts
 from duetime.cli.doctor_sqlite import filesystem_of
 from duetime.cli.doctor_store import CLOCK, skew_facts

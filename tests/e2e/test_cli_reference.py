@@ -3,15 +3,15 @@
 import re
 from pathlib import Path
 
-from duetime.cli.reference import renew_all
 from tests.e2e.shell import Shell
+from tools.cli_reference import renew_all
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
 def test_the_page_is_up_to_date() -> None:
     page = PAGE.read_text()
-    assert page == renew_all(page), "run: python -m duetime.cli.reference"
+    assert page == renew_all(page), "run: python tools/cli_reference.py"
 
 
 def test_the_reference_has_what_help_shows(shell: Shell) -> None:

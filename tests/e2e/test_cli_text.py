@@ -2,7 +2,7 @@
 
 import pytest
 
-from duetime.cli.leases import read_lease, write_lease
+from duetime.cli.consume import read_lease, write_lease
 from duetime.cli.options import parse_attributes, parse_when
 from duetime.cli.output import body_text, preview, relative, safe, span
 from duetime.model.errors import InvalidId, InvalidName, InvalidRequest, InvalidTime

@@ -14,7 +14,7 @@ import typer
 from duetime.alerts import administration
 from duetime.alerts.senders import MailServer
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, moment, note, safe
+from duetime.cli.output import moment, note, safe
 from duetime.client.admin import AdminCall, send_admin
 from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError
@@ -42,7 +42,13 @@ def add(
         str, typer.Option(metavar="NAME", help="Only for topics whose --alert has this name, not for everything.")
     ] = "",
 ) -> None:
-    """Send every alert to this address, or give it a name that topics can use."""
+    """Send every alert to this address, or give it a name that topics can use.
+
+    Examples:
+        duetime alert add ops@example.com --url redis://localhost
+        duetime alert add ntfy://ops-alerts --url redis://localhost
+        duetime alert add ntfy://payments-alerts --channel payments --url redis://localhost
+    """
     settings = _ask(
         target,
         lambda registry: administration.add_address(registry, address, channel),
@@ -53,14 +59,18 @@ def add(
     done = (
         f"topics can send alerts to {mask(address)} as {channel}" if channel else f"{mask(address)} receives alerts now"
     )
-    Answer(as_json=target.json).tell(settings, done)
+    target.answer.show(settings, done)
     if is_mail(address) and settings["mail_server"] is None and not target.json:
         note("no mail server is set yet: duetime alert mail-server --help")
 
 
 @takes_options
 def remove(address: Address, target: Target) -> None:
-    """Stop sending alerts to this address, or to the channel of this name."""
+    """Stop sending alerts to this address, or to the channel of this name.
+
+    Examples:
+        duetime alert remove ops@example.com --url redis://localhost
+    """
     settings = _ask(
         target,
         lambda registry: administration.remove_address(registry, address),
@@ -68,7 +78,7 @@ def remove(address: Address, target: Target) -> None:
         "/alerts",
         params={"address": address},
     )
-    Answer(as_json=target.json).tell(settings, f"{mask(address)} no longer receives alerts")
+    target.answer.show(settings, f"{mask(address)} no longer receives alerts")
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,11 @@ class MailOptions:
 
 @takes_options
 def mail_server(options: MailOptions, target: Target) -> None:
-    """Set the mail server that plain mail addresses are reached through."""
+    """Set the mail server that sends to plain mail addresses.
+
+    Examples:
+        duetime alert mail-server --host smtp.example.com --from duetime@example.com --url redis://localhost
+    """
     server = MailServer(
         options.host, options.sender, options.port, options.user, options.password, security=options.security
     )
@@ -96,14 +110,18 @@ def mail_server(options: MailOptions, target: Target) -> None:
         "/alerts/mail-server",
         json=msgspec.to_builtins(server),
     )
-    Answer(as_json=target.json).tell(settings, f"mails go through {safe(options.host)}")
+    target.answer.show(settings, f"mails go through {safe(options.host)}")
 
 
 @takes_options
 def list_alerts(target: Target) -> None:
-    """Show who receives alerts, and what is wrong now."""
+    """Show who receives alerts, and the open problems.
+
+    Examples:
+        duetime alert list --url redis://localhost
+    """
     shown = _ask(target, administration.describe, "GET", "/alerts")
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     if target.json:
         answer.document(shown)
         return
@@ -122,11 +140,15 @@ def list_alerts(target: Target) -> None:
 
 @takes_options
 def test(target: Target) -> None:
-    """Send a test alert to every address and say which were reached."""
+    """Send a test alert to every address and show which were reached.
+
+    Examples:
+        duetime alert test --url redis://localhost
+    """
     sent = _ask(target, administration.send_test, "POST", "/alerts/test")
     lines = [f"reached      {one}" for one in sent["reached"]]
     lines += [f"not reached  {one}" for one in sent["not_reached"]]
-    Answer(as_json=target.json).tell(sent, "\n".join(lines))
+    target.answer.show(sent, "\n".join(lines))
     if missed := len(sent["not_reached"]):
         raise NotSent(f"{missed} of {len(lines)} addresses were not reached")
 

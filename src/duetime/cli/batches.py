@@ -6,7 +6,7 @@ import typer
 from msgspec.structs import asdict
 
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, moment, note, safe
+from duetime.cli.output import moment, safe
 from duetime.model.clock import SystemClock
 from duetime.model.errors import NotFound
 from duetime.model.names import check_queue
@@ -20,7 +20,12 @@ COUNTS = ("total", "waiting", "running", "done", "failed", "cancelled", "expired
 
 @takes_options
 def list_batches(target: Target) -> None:
-    """List the batches of the namespace that are not over, or have dead letters."""
+    """List the batches of the namespace that are open or have dead letters.
+
+    Examples:
+        duetime batch list
+        duetime batch list --json
+    """
     found: list[BatchStatus] = []
     with _app(target) as app:
         for batch_id in send_work(app, list_keepers(check_queue(target.space, KEEPERS))):
@@ -28,9 +33,6 @@ def list_batches(target: Target) -> None:
                 found.append(app.find_batch(batch_id).status())
             except NotFound:  # it has ended in this moment, long ago enough
                 continue
-    if not found and not target.json:
-        note(f"no batches in {target.space}")
-        return
     now = SystemClock().now_ms()
     columns = {
         "batch": [safe(one.id) for one in found],
@@ -40,32 +42,44 @@ def list_batches(target: Target) -> None:
         **{f"{name} ": [f"{getattr(one, name):,}" for one in found] for name in COUNTS},
         "opened": [moment(one.opened_at, now) for one in found],
     }
-    Answer(as_json=target.json).table([_document(one, target) for one in found], columns)
+    target.answer.table([_document(one, target) for one in found], columns, nothing=f"no batches in {target.space}")
 
 
 @takes_options
 def show(batch: BatchArgument, target: Target) -> None:
-    """Show how far a batch is, or within seven days after its end how it ended."""
+    """Show the progress of a batch, or its result until seven days after its end.
+
+    Examples:
+        duetime batch show mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa
+    """
     with _app(target) as app:
-        _tell(app.find_batch(batch).status(), target)
+        _show(app.find_batch(batch).status(), target)
 
 
 @takes_options
 def pause(batch: BatchArgument, target: Target) -> None:
-    """Begin no job of a batch until it is resumed; those that run come to their end."""
+    """Start no more jobs of a batch until it is resumed; running jobs finish.
+
+    Examples:
+        duetime batch pause mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa
+    """
     with _app(target) as app:
         found = app.find_batch(batch)
         found.pause()
-        _tell(found.status(), target)
+        _show(found.status(), target)
 
 
 @takes_options
 def resume(batch: BatchArgument, target: Target) -> None:
-    """Let the jobs of a batch begin again."""
+    """Let the jobs of a batch start again.
+
+    Examples:
+        duetime batch resume mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa
+    """
     with _app(target) as app:
         found = app.find_batch(batch)
         found.resume()
-        _tell(found.status(), target)
+        _show(found.status(), target)
 
 
 @takes_options
@@ -74,13 +88,17 @@ def cancel(
     target: Target,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove the jobs of a batch that wait, for good, and take no more. Those that run come to their end."""
-    answer = Answer(as_json=target.json)
+    """Remove the waiting jobs of a batch and close it; running jobs finish.
+
+    Examples:
+        duetime batch cancel mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa --yes
+    """
+    answer = target.answer
     with _app(target) as app:
         found = app.find_batch(batch)
         if not yes:
             answer.confirm(f"Remove {found.status().waiting:,} waiting jobs of {safe(batch)} for good?", yes=False)
-        _tell(found.cancel(), target)
+        _show(found.cancel(), target)
 
 
 @takes_options
@@ -90,11 +108,16 @@ def shift(
     target: Target,
     earlier: Annotated[bool, typer.Option("--earlier", help="Earlier, not later.")] = False,
 ) -> None:
-    """Have every job of a batch that waits due so much later, or earlier."""
+    """Shift the due time of every waiting job of a batch.
+
+    Examples:
+        duetime batch shift mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa 1h
+        duetime batch shift mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa --earlier 10m
+    """
     with _app(target) as app:
         moved = app.find_batch(batch).shift(f"-{by}" if earlier else by)
     text = f"{safe(batch)}: {moved:,} jobs are due {by} {'earlier' if earlier else 'later'}"
-    Answer(as_json=target.json).tell({"namespace": target.space, "batch": batch, "moved": moved}, text)
+    target.answer.show({"namespace": target.space, "batch": batch, "moved": moved}, text)
 
 
 def _app(target: Target) -> App:
@@ -109,7 +132,7 @@ def _document(one: BatchStatus, target: Target) -> dict[str, Any]:
     return {"namespace": target.space, **asdict(one), "percent": one.percent}
 
 
-def _tell(one: BatchStatus, target: Target) -> None:
+def _show(one: BatchStatus, target: Target) -> None:
     counts = ", ".join(f"{getattr(one, name):,} {name}" for name in COUNTS if getattr(one, name) or name == "total")
     text = f"{safe(one.id)} {safe(one.name)}: {_state(one)}, {one.percent} %, {counts}"
-    Answer(as_json=target.json).tell(_document(one, target), text)
+    target.answer.show(_document(one, target), text)

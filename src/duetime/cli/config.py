@@ -1,18 +1,14 @@
 """`duetime config`, and how every server command reads its settings."""
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
-from duetime.cli.options import given_before
-from duetime.cli.output import PIPE_WIDTH
+from duetime import __version__
+from duetime.cli.options import AnswerForm, takes_options
 from duetime.model.errors import InvalidSettings
 from duetime.model.masking import mask
 from duetime.model.settings import CONFIG_VARIABLE, FIELDS, FILE, Settings, load, parse_file, row, shown, variable
@@ -21,7 +17,6 @@ ConfigOption = Annotated[
     str | None,
     typer.Option("--config", metavar="FILE", help=f"The settings file; {FILE} in the current folder if there is one."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def read_settings(flags: Mapping[str, object], config: str | None) -> Settings:
@@ -39,15 +34,29 @@ def read_settings(flags: Mapping[str, object], config: str | None) -> Settings:
     return load(flags=flags, environment=os.environ, file=file, file_name=name or FILE)
 
 
-def config(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Print the effective settings and where each came from; passwords are masked."""
+@takes_options
+def config(form: AnswerForm, config: ConfigOption = None) -> None:
+    """Print the effective settings and their sources; passwords are masked.
+
+    Examples:
+        duetime config
+        duetime config --config /etc/duetime.toml --json
+    """
     settings = read_settings({}, config)
-    if as_json or given_before(context).json:
-        typer.echo(msgspec.json.encode(_document(settings)).decode())
+    pools = [(name, mask(url), settings.sources[f"pool.{name}"]) for name, url in settings.pools.items()]
+    if form.json:
+        form.answer.document(_document(settings))
         return
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    console.print(_settings_table(settings))
-    console.print(_stores_table(settings))
+    columns = {
+        "setting": list(FIELDS),
+        "value": [shown(settings, name) for name in FIELDS],
+        "from": [settings.sources[name] for name in FIELDS],
+        "about": [row(name).about for name in FIELDS],
+    }
+    form.answer.table([], columns, overflow="fold")
+    if settings.registry_store:
+        pools.append(("(registry)", mask(settings.registry_store), f"[registry] in {FILE}"))
+    form.answer.table([], dict(zip(("pool", "store", "from"), zip(*pools, strict=True), strict=True)), overflow="fold")
 
 
 def _document(settings: Settings) -> dict[str, Any]:
@@ -69,19 +78,7 @@ def _document(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _settings_table(settings: Settings) -> Table:
-    table = Table(
-        "setting", Column("value", overflow="fold"), "from", "about", box=None, pad_edge=False, header_style="bold"
-    )
-    for name in FIELDS:
-        table.add_row(name, shown(settings, name), settings.sources[name], row(name).about)
-    return table
-
-
-def _stores_table(settings: Settings) -> Table:
-    table = Table("pool", Column("store", overflow="fold"), "from", box=None, pad_edge=False, header_style="bold")
-    for name, url in settings.pools.items():
-        table.add_row(name, mask(url), settings.sources[f"pool.{name}"])
-    if settings.registry_store:
-        table.add_row("(registry)", mask(settings.registry_store), f"[registry] in {FILE}")
-    return table
+@takes_options
+def version(form: AnswerForm) -> None:
+    """Print the version."""
+    form.answer.show({"version": __version__}, __version__)

@@ -1,43 +1,61 @@
 """`reserve`, `ack`, `release`, `extend` and `kill`: what a consumer does from a shell.
 
-The lease goes from one command to the next as one word (`leases.py`), so a shell script is a worker:
+The lease goes from one command to the next as one word, so a shell script is a worker:
 
     while lease=$(duetime reserve mail --wait 1m --json | jq -r .lease); do ...; duetime ack "$lease"; done
+
+The word is `namespace/queue:id:born:attempt`, the id percent-encoded: the whole fence, in characters that need no
+quotes in a shell.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
+from urllib.parse import quote, unquote
 
 import typer
 
-from duetime.cli.leases import read_lease, write_lease
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import (
     Answer,
     body_text,
     delivery_document,
+    error_document,
     moment,
     moved_document,
     queue_document,
-    refused_document,
     relative,
     safe,
     tries_text,
 )
 from duetime.client import Client, calls
 from duetime.model.clock import SystemClock
-from duetime.model.errors import DuetimeError, LeaseLost, NotFound
+from duetime.model.errors import DuetimeError, InvalidRequest, LeaseLost, NotFound
 from duetime.model.job import DEFAULT_TTR_MS, Delivery, Event, Lease, Moved, batches
-from duetime.model.names import Queue
+from duetime.model.names import Queue, check_id, check_queue
 
 TTR = f"{DEFAULT_TTR_MS // 1000}s"
 
 LeasesArgument = Annotated[
     list[str], typer.Argument(metavar="LEASE", help="What `reserve` printed; - reads leases from stdin, one a line.")
 ]
+Shown = tuple[dict[str, Any], str]
+"""An answer as JSON and as text."""
 LeaseArgument = Annotated[str, typer.Argument(metavar="LEASE", help="What `reserve` printed.")]
+
+
+def write_lease(lease: Lease) -> str:
+    return f"{lease.queue}:{quote(lease.id, safe='')}:{lease.born}:{lease.attempt}"
+
+
+def read_lease(text: str) -> Lease:
+    """The inverse; InvalidRequest for anything else."""
+    parts = text.strip().split(":")
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() for part in parts[2:]):
+        raise InvalidRequest(f"lease must be copied from the output of `duetime reserve`, got {text!r}")
+    queue = Queue.parse(parts[0])
+    return Lease(check_queue(*queue), check_id(unquote(parts[1])), int(parts[2]), int(parts[3]))
 
 
 class NothingReady(NotFound):
@@ -47,7 +65,7 @@ class NothingReady(NotFound):
 
 
 class SomeRefused(DuetimeError):
-    """Some of what was asked for was refused."""
+    """Some jobs were refused."""
 
     code = "some_refused"
     status = 409
@@ -57,7 +75,7 @@ class SomeRefused(DuetimeError):
 class ReserveOptions:
     limit: Annotated[int, typer.Option(min=1, max=500, metavar="N", help="The most jobs to lease.")] = 1
     ttr: Annotated[str, typer.Option(metavar="DURATION", help="Time to run: how long the lease holds.")] = TTR
-    wait: Annotated[str, typer.Option(metavar="DURATION", help="Wait so long for the first job.")] = "0"
+    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the first job.")] = "0"
 
 
 @takes_options
@@ -69,8 +87,13 @@ def reserve(
     """Lease jobs that are due, to `ack` or `release` them.
 
     Exits with 1 when no job was ready in time.
+
+    Examples:
+        duetime reserve mail
+        duetime reserve urgent mail --wait 1m --ttr 5m --limit 10
+        lease=$(duetime reserve mail --json | jq -r .lease)
     """
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     with target.connect() as client:
         deliveries = client.reserve(queues, limit=options.limit, ttr=options.ttr, wait=options.wait)
     if not deliveries:
@@ -78,7 +101,7 @@ def reserve(
     for job in deliveries:
         delivery = job.delivery
         lease = write_lease(delivery.lease)
-        answer.tell(delivery_document(delivery, lease), describe_delivery(delivery, lease))
+        answer.show(delivery_document(delivery, lease), describe_delivery(delivery, lease))
 
 
 def describe_delivery(delivery: Delivery, lease: str) -> str:
@@ -97,19 +120,22 @@ def describe_delivery(delivery: Delivery, lease: str) -> str:
 
 @takes_options
 def ack(leases: LeasesArgument, target: Target) -> None:
-    """Finish jobs: they are gone.
+    """Finish jobs: they are removed.
 
-    Acking a job that is gone already is no error; a lease that somebody else holds by now is.
+    Acking a job twice is not an error; acking a lease that expired and was given to another consumer is.
+
+    Examples:
+        duetime ack "$lease"
+        duetime reserve mail --limit 100 --json | jq -r .lease | duetime ack -
     """
     held = [read_lease(text) for text in _each(leases)]
-    answer = Answer(as_json=target.json)
-    refused = 0
     with target.connect() as client:
-        for lease, result in _ack_all(client, held):
-            refused += isinstance(result, DuetimeError)
-            _tell_ack(answer, lease, result)
-    if refused:
-        raise SomeRefused(f"{refused} of {len(held)} leases are no longer held")
+        results = (
+            (queue, lease.id, _acked(lease, result))
+            for queue, some in _by_queue(held)
+            for lease, result in zip(some, client.send(calls.ack(queue, some)), strict=True)
+        )
+        show_each(target.answer, results, len(held), "leases are no longer held")
 
 
 def _each(texts: Sequence[str]) -> list[str]:
@@ -118,27 +144,18 @@ def _each(texts: Sequence[str]) -> list[str]:
     return [line for line in sys.stdin.read().splitlines() if line.strip()]
 
 
-def _ack_all(client: Client, leases: Sequence[Lease]) -> list[tuple[Lease, calls.Result]]:
+def _by_queue(leases: Sequence[Lease]) -> Iterator[tuple[Queue, Sequence[Lease]]]:
     by_queue: dict[Queue, list[Lease]] = {}
     for lease in leases:
         by_queue.setdefault(lease.queue, []).append(lease)
-    return [
-        (lease, result)
-        for queue, held in by_queue.items()
-        for some in batches(held)
-        for lease, result in zip(some, client.send(calls.ack(queue, some)), strict=True)
-    ]
+    return ((queue, some) for queue, held in by_queue.items() for some in batches(held))
 
 
-def _tell_ack(answer: Answer, lease: Lease, result: calls.Result) -> None:
+def _acked(lease: Lease, result: calls.Result) -> Shown | DuetimeError:
     if isinstance(result, DuetimeError):
-        text = f"{lease.id} {result.code}: {result.message}"
-        answer.tell(refused_document(lease.queue, lease.id, result), text)
-    elif result is None:
-        gone = Moved(Event.ACKED, lease.id, lease.born, lease.attempt, reason="gone")
-        answer.tell(moved_document(lease.queue, gone), f"{lease.id} was gone already")
-    else:
-        answer.tell(moved_document(lease.queue, result), f"{lease.id} acked")
+        return result
+    gone = Moved(Event.ACKED, lease.id, lease.born, lease.attempt, reason="gone")
+    return moved_document(lease.queue, result or gone), f"{lease.id} {'acked' if result else 'was gone already'}"
 
 
 @dataclass(frozen=True)
@@ -153,6 +170,10 @@ def release(lease: LeaseArgument, options: ReleaseOptions, target: Target) -> No
     """Give a job back, to be tried again.
 
     A job that has used up its tries goes to the dead letters instead; the answer says so.
+
+    Examples:
+        duetime release "$lease" --delay 30s --error "mail server busy"
+        duetime release "$lease" --kill --error "no such address"
     """
     held = read_lease(lease)
     with target.connect() as client:
@@ -160,7 +181,7 @@ def release(lease: LeaseArgument, options: ReleaseOptions, target: Target) -> No
             moved = client.kill(held, error=options.error)
         else:
             moved = client.release(held, delay=options.delay, error=options.error)
-    Answer(as_json=target.json).tell(moved_document(held.queue, moved), describe_move(moved))
+    target.answer.show(moved_document(held.queue, moved), describe_move(moved))
 
 
 @takes_options
@@ -169,9 +190,13 @@ def extend(
     target: Target,
     ttr: Annotated[str, typer.Option(metavar="DURATION", help="How long the lease holds, from now.")] = TTR,
 ) -> None:
-    """Hold jobs for longer: renew their leases."""
+    """Hold jobs for longer: renew their leases.
 
-    def renew(client: Client, lease: Lease) -> tuple[dict[str, Any], str]:
+    Examples:
+        duetime extend "$lease" --ttr 5m
+    """
+
+    def renew(client: Client, lease: Lease) -> Shown:
         until = client.extend(lease, ttr)
         document = {**queue_document(lease.queue), "id": lease.id, "event": "extended", "lease_until": until}
         return document, f"{lease.id} held until {moment(until, SystemClock().now_ms())}"
@@ -185,35 +210,50 @@ def kill(
     target: Target,
     error: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the job.")] = "",
 ) -> None:
-    """Send jobs to the dead letters, without another try."""
+    """Send jobs to the dead letters, without another try.
 
-    def end(client: Client, lease: Lease) -> tuple[dict[str, Any], str]:
+    Examples:
+        duetime kill "$lease" --error "no such address"
+    """
+
+    def end(client: Client, lease: Lease) -> Shown:
         moved = client.kill(lease, error=error)
         return moved_document(lease.queue, moved), describe_move(moved)
 
     _for_each(leases, target, end)
 
 
-def _for_each(
-    leases: Sequence[str], target: Target, work: Callable[[Client, Lease], tuple[dict[str, Any], str]]
-) -> None:
-    """One answer per lease; one that is refused does not stop the others."""
+def _for_each(leases: Sequence[str], target: Target, work: Callable[[Client, Lease], Shown]) -> None:
     held = [read_lease(text) for text in _each(leases)]
-    answer = Answer(as_json=target.json)
-    failures: list[DuetimeError] = []
-    with target.connect() as client:
+
+    def results(client: Client) -> Iterator[tuple[Queue, str, Shown | DuetimeError]]:
         for lease in held:
             try:
-                answer.tell(*work(client, lease))
+                yield lease.queue, lease.id, work(client, lease)
             except (LeaseLost, NotFound) as error:
-                failures.append(error)
-                if len(held) > 1:
-                    text = f"{lease.id} {error.code}: {error.message}"
-                    answer.tell(refused_document(lease.queue, lease.id, error), text)
-    if failures and len(held) == 1:
+                yield lease.queue, lease.id, error
+
+    with target.connect() as client:
+        show_each(target.answer, results(client), len(held), "leases are no longer held")
+
+
+def show_each(
+    answer: Answer, results: Iterable[tuple[Queue, str, Shown | DuetimeError]], count: int, problem: str
+) -> None:
+    """Prints one answer per job; one that is refused does not stop the others."""
+    failures: list[DuetimeError] = []
+    for queue, job_id, result in results:
+        if not isinstance(result, DuetimeError):
+            answer.show(*result)
+            continue
+        failures.append(result)
+        if count > 1:
+            document = {**queue_document(queue), "id": job_id, **error_document(result)}
+            answer.show(document, f"{job_id} {result.code}: {result.message}")
+    if failures and count == 1:
         raise failures[0]
     if failures:
-        raise SomeRefused(f"{len(failures)} of {len(held)} leases are no longer held")
+        raise SomeRefused(f"{len(failures)} of {count} {problem}")
 
 
 def describe_move(moved: Moved) -> str:

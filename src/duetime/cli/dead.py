@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from duetime.cli.consume import SomeRefused, describe_move
-from duetime.cli.jobs import PAGE, IdArgument, LimitOption, QueueArgument, describe_job, tell_jobs, tell_walk, walk
+from duetime.cli.jobs import PAGE, IdArgument, LimitOption, QueueArgument, describe_job, show_jobs, show_walk, walk
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, job_document, moved_document, note
-from duetime.cli.queues import tell_removed
+from duetime.cli.queues import show_removed
 from duetime.client.client import QueueClient
 from duetime.model.clock import duration_ms, instant_ms
 from duetime.model.errors import Conflict, InvalidRequest, JobNotFound
@@ -35,22 +35,31 @@ def list_dead(
     queue: Annotated[str | None, typer.Argument(metavar="QUEUE", help="Which queue; all if not given.")] = None,
     limit: LimitOption = PAGE,
 ) -> None:
-    """List dead letters with the last line of their error, queue by queue, longest dead first."""
+    """List dead letters with the last line of their error, longest dead first.
+
+    Examples:
+        duetime dead list
+        duetime dead list mail --limit 0
+    """
     with target.connect() as client:
         if queue is not None:
-            tell_jobs(client.queue(queue), State.DEAD, limit, as_json=target.json)
+            show_jobs(client.queue(queue), State.DEAD, limit, as_json=target.json)
             return
         names = sorted(status.queue.name for status in client.queues() if status.counts.dead)
         every = itertools.chain.from_iterable(walk(client.queue(name), State.DEAD) for name in names)
-        tell_walk(every, State.DEAD, limit, as_json=target.json, nothing=f"no dead jobs in {target.space}")
+        show_walk(every, State.DEAD, limit, as_json=target.json, nothing=f"no dead jobs in {target.space}")
 
 
 @takes_options
 def show(queue: QueueArgument, job_id: IdArgument, target: Target) -> None:
-    """Show one dead letter, with the error that ended it."""
+    """Show one dead letter, with the error that ended it.
+
+    Examples:
+        duetime dead show mail welcome-42
+    """
     with target.connect() as client:
         job = _dead_job(client.queue(queue), check_id(job_id))
-    Answer(as_json=target.json).tell(job_document(job), describe_job(job))
+    target.answer.show(job_document(job), describe_job(job))
 
 
 def _dead_job(queue: QueueClient, job_id: str) -> Job:
@@ -92,10 +101,14 @@ def respawn(queue: QueueArgument, options: RespawnOptions, target: Target) -> No
     """Bring dead jobs back: ready immediately, with all their tries.
 
     Say which: ids, --limit N, --all, or those that match a text, a range of times (as 2030-01-31T09:00:00Z), or both.
+
+    Examples:
+        duetime dead respawn mail welcome-42
+        duetime dead respawn mail --all --tries 3
     """
     if sum((bool(options.ids), options.every, bool(options.limit), options.is_filtered)) != 1:
         raise InvalidRequest("say which dead letters: ids, --limit N, --all, or --matching, --after, --before")
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     ids = [check_id(job_id) for job_id in options.ids] if options.ids else None
     back: set[str] = set()
     with target.connect() as client:
@@ -105,7 +118,7 @@ def respawn(queue: QueueArgument, options: RespawnOptions, target: Target) -> No
         for moved in _respawn(queue_client, ids, options):
             back.update(one.id for one in moved)
             for one in moved:
-                answer.tell(moved_document(queue_client.name, one), describe_move(one))
+                answer.show(moved_document(queue_client.name, one), describe_move(one))
     if missing := [job_id for job_id in options.ids or () if job_id not in back]:
         raise JobNotFound(f"not among the dead letters of {queue_client.name}: {', '.join(missing)}", ids=missing)
     if not back and not target.json:
@@ -135,10 +148,15 @@ class DeleteOptions:
 
 @takes_options
 def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None:
-    """Remove dead letters for good: some by id, or --all."""
+    """Remove dead letters for good: some by id, or --all.
+
+    Examples:
+        duetime dead delete mail welcome-42
+        duetime dead delete mail --all --yes
+    """
     if bool(options.ids) == options.every:
         raise InvalidRequest("say which dead letters: ids or --all")
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     with target.connect() as client:
         queue_client = client.queue(queue)
         if options.every:
@@ -148,15 +166,19 @@ def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None
         ids = [_dead_job(queue_client, check_id(job_id)).id for job_id in options.ids or ()]
         results = queue_client.dead.delete(ids)
     gone = [one for one in results if one is not None]
-    tell_removed(answer, queue_client.name, len(gone))
+    show_removed(answer, queue_client.name, len(gone))
     if len(gone) < len(ids):
         raise SomeRefused(f"{len(ids) - len(gone)} of {len(ids)} were removed by somebody else")
 
 
 @takes_options
 def flush(queue: QueueArgument, target: Target, yes: YesOption = False) -> None:
-    """Remove all dead letters of a queue for good."""
-    answer = Answer(as_json=target.json)
+    """Remove all dead letters of a queue for good.
+
+    Examples:
+        duetime failed flush mail --yes
+    """
+    answer = target.answer
     with target.connect() as client:
         queue_client = client.queue(queue)
         _clear(answer, queue_client, yes=yes)
@@ -164,7 +186,7 @@ def flush(queue: QueueArgument, target: Target, yes: YesOption = False) -> None:
 
 def _clear(answer: Answer, queue_client: QueueClient, *, yes: bool) -> None:
     answer.confirm(f"Remove {queue_client.counts().dead:,} dead letters of {queue_client.name} for good?", yes=yes)
-    tell_removed(answer, queue_client.name, queue_client.dead.clear())
+    show_removed(answer, queue_client.name, queue_client.dead.clear())
 
 
 @takes_options
@@ -177,9 +199,12 @@ def prune(
     """Remove dead letters that have been dead for a long time.
 
     Goes from the longest dead on and touches nothing but dead letters, whatever comes back to life meanwhile.
+
+    Examples:
+        duetime dead prune mail --older-than 30d
     """
     age_ms = duration_ms(older_than)
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     removed = 0
     with target.connect() as client:
         queue_client = client.queue(queue)
@@ -190,4 +215,4 @@ def prune(
         # The first page is in order of death, so its old ones are the first.
         while count := sum(job.dead_at < before for job in queue_client.dead.list_jobs(limit=STEP_JOBS).jobs):
             removed += queue_client.dead.clear(limit=count)
-    tell_removed(answer, queue_client.name, removed)
+    show_removed(answer, queue_client.name, removed)

@@ -91,7 +91,7 @@ class Story:
         self._client = client
         self._queue: QueueClient = client.queue(QUEUE)
         self._time = timeline
-        self._tell = tell
+        self._show = tell
 
     def run(self) -> None:
         self._push("reminder", 5.0, tries=5)
@@ -141,7 +141,7 @@ class Story:
         self._say(job, "ready", "respawned by an operator: ready again, all tries back")
 
     def _say(self, job: str, state: str, text: str) -> None:
-        self._tell(self._time.add(job, state, text))
+        self._show(self._time.add(job, state, text))
 
     def _pause(self, seconds: float) -> None:
         time.sleep(seconds * self._time.scale)
@@ -238,7 +238,7 @@ def demo(
 
     Runs on an embedded store in a temporary folder: no server, no network, nothing stays behind.
     """
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     timeline = Timeline(FAST if fast else 1.0)
     live = not target.json and sys.stdout.isatty()
     started = time.monotonic()
@@ -261,7 +261,7 @@ def demo(
     sums = summary(timeline, time.monotonic() - started)
     if sums["early"]:
         raise StoryBroken("a job was delivered before it was due")
-    answer.tell(sums, "\n" + describe_summary(sums))
+    answer.show(sums, "\n" + describe_summary(sums))
 
 
 def _teller(answer: Answer, *, live: bool) -> Callable[[Moment], None]:

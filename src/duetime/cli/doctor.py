@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from duetime.cli.doctor_findings import Finding, Grade
+from duetime.cli.doctor_checks import Finding, Grade
 from duetime.cli.doctor_host import examine_host
 from duetime.cli.doctor_store import examine_address
 from duetime.cli.options import Target, takes_options
@@ -27,14 +27,19 @@ def doctor(
     target: Target,
     deep: Annotated[bool, typer.Option("--deep", help="Walk the whole store and prove that it is sound.")] = False,
 ) -> None:
-    """Check that everything is safe, and say what to do about what is not.
+    """Check that settings and stores are safe, and print how to fix what is not.
 
     With --url: that store or server, its clock and its safety. Without: what a server started here would use, that is
     its settings, ports, folders and stores. Exits with 1 if anything failed.
 
     --deep is slow on a large store and only means something while nothing else runs.
+
+    Examples:
+        duetime doctor
+        duetime doctor --deep --url sqlite:///var/lib/duetime/jobs.db
+        duetime doctor --json
     """
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     seen = dict.fromkeys(Grade, 0)
     findings = examine_address(target, deep=deep) if target.is_chosen else examine_host(deep=deep)
     for finding in findings:
@@ -58,4 +63,4 @@ def tell(answer: Answer, finding: Finding) -> None:
     if finding.why:
         text.append(f"\n     because {safe(finding.why)}", style="dim")
         text.append(f"\n     do: {safe(finding.fix)}")
-    answer.tell(document, text)
+    answer.show(document, text)

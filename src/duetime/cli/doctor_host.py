@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from duetime.cli.config import read_settings
-from duetime.cli.doctor_findings import Check, Finding, fail, judge, ok, warn
+from duetime.cli.doctor_checks import Check, Finding, fail, judge, ok, warn
 from duetime.cli.doctor_sqlite import examine_folder, examine_permissions
 from duetime.cli.doctor_store import examine_store
 from duetime.journal.settings import options_of

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from duetime.cli.doctor_findings import Check, Facts, Finding, fail, judge, ok, size, warn
+from duetime.cli.doctor_checks import Check, Facts, Finding, fail, judge, ok, size, warn
 from duetime.model.errors import InvalidSettings
 from duetime.model.job import MAX_BODY
 from duetime.stores.sql.queries import tables_of_schema

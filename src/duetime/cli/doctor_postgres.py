@@ -6,7 +6,7 @@ Only reads, and makes no tables. Each finding that is not fine comes with the st
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from duetime.cli.doctor_findings import Check, Facts, Finding, fail, judge, ok, warn
+from duetime.cli.doctor_checks import Check, Facts, Finding, fail, judge, ok, warn
 from duetime.model.errors import InvalidSettings
 from duetime.stores.sql.queries import tables_of_schema
 

@@ -7,7 +7,7 @@ channels on which processes wake each other. Nothing is written.
 from collections.abc import Iterator
 from typing import Any, cast
 
-from duetime.cli.doctor_findings import Check, Facts, Finding, fail, judge, ok, size, warn
+from duetime.cli.doctor_checks import Check, Facts, Finding, fail, judge, ok, size, warn
 from duetime.model.errors import InvalidSettings, StoreUnavailable
 
 OLDEST = (6, 2)

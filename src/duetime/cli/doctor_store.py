@@ -6,7 +6,7 @@ from itertools import chain
 from statistics import median
 from typing import Any
 
-from duetime.cli.doctor_findings import Check, Facts, Finding, Verdict, fail, judge, ok, warn
+from duetime.cli.doctor_checks import Check, Facts, Finding, Verdict, fail, judge, ok, warn
 from duetime.cli.doctor_mysql import examine_mysql, has_mysql_tables
 from duetime.cli.doctor_postgres import examine_postgres, has_postgres_tables
 from duetime.cli.doctor_redis import examine_redis

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from duetime.cli.consume import SomeRefused, describe_move
+from duetime.cli.consume import Shown, describe_move, show_each
 from duetime.cli.options import Target, parse_when, takes_options
 from duetime.cli.output import (
     Answer,
@@ -16,7 +16,6 @@ from duetime.cli.output import (
     moved_document,
     note,
     preview,
-    refused_document,
     relative,
     safe,
     tries_text,
@@ -40,9 +39,12 @@ LimitOption = Annotated[int, typer.Option(min=0, metavar="N", help="The most job
 
 @takes_options
 def cancel(queue: QueueArgument, ids: IdsArgument, target: Target) -> None:
-    """Remove jobs, wherever they are.
+    """Remove jobs in any state.
 
     A job that runs is taken from its consumer: its ack will be refused.
+
+    Examples:
+        duetime cancel mail welcome-42
     """
     name = target.queue(queue)
     _for_each(target, name, ids, lambda client, chunk: client.send(calls.cancel(name, chunk)))
@@ -55,7 +57,12 @@ def reschedule(
     when: Annotated[str, typer.Option("--delay", "--at", metavar="WHEN", help="A delay (5m), or tomorrow 09:00.")],
     target: Target,
 ) -> None:
-    """Change when waiting jobs are due."""
+    """Change when waiting jobs are due.
+
+    Examples:
+        duetime reschedule mail welcome-42 --delay 1h
+        duetime reschedule mail welcome-42 --at 2027-01-01T00:00:00Z
+    """
     name, due = target.queue(queue), parse_when(when)
     delay = None if due.delay_ms is None else f"{due.delay_ms}ms"
     _for_each(target, name, ids, lambda client, chunk: client.send(calls.reschedule(name, chunk, delay, due.due_at)))
@@ -64,24 +71,20 @@ def reschedule(
 def _for_each(
     target: Target, queue: Queue, ids: Sequence[str], call: Callable[[Client, Sequence[str]], Sequence[calls.Result]]
 ) -> None:
-    """One answer per id; an id that is not there or is refused does not stop the others."""
-    answer = Answer(as_json=target.json)
     checked = [check_id(job_id) for job_id in ids]
-    failures: list[DuetimeError] = []
+
+    def shown(job_id: str, result: calls.Result) -> Shown | DuetimeError:
+        if result is None or isinstance(result, DuetimeError):
+            return result or JobNotFound.of(job_id, queue)
+        return moved_document(queue, result), describe_move(result)
+
     with target.connect() as client:
-        for chunk in batches(checked):
-            for job_id, result in zip(chunk, call(client, chunk), strict=True):
-                if result is None or isinstance(result, DuetimeError):
-                    error = result or JobNotFound.of(job_id, queue)
-                    failures.append(error)
-                    if len(checked) > 1:
-                        answer.tell(refused_document(queue, job_id, error), f"{job_id} {error.code}: {error.message}")
-                else:
-                    answer.tell(moved_document(queue, result), describe_move(result))
-    if len(checked) == 1 and failures:
-        raise failures[0]
-    if failures:
-        raise SomeRefused(f"{len(failures)} of {len(checked)} jobs were not there or refused")
+        results = (
+            (queue, job_id, shown(job_id, result))
+            for chunk in batches(checked)
+            for job_id, result in zip(chunk, call(client, chunk), strict=True)
+        )
+        show_each(target.answer, results, len(checked), "jobs were not there or refused")
 
 
 @takes_options
@@ -91,13 +94,18 @@ def get(
     target: Target,
     body: Annotated[bool, typer.Option("--body", help="Print the body alone, byte for byte.")] = False,
 ) -> None:
-    """Show a job in any state."""
+    """Show a job in any state.
+
+    Examples:
+        duetime get mail welcome-42
+        duetime get backup nightly --body > backup.tar
+    """
     with target.connect() as client:
         job = client.queue(queue).get(check_id(job_id))
     if body:
         sys.stdout.buffer.write(job.body)
         return
-    Answer(as_json=target.json).tell(job_document(job), describe_job(job))
+    target.answer.show(job_document(job), describe_job(job))
 
 
 def describe_job(job: Job) -> str:
@@ -131,18 +139,23 @@ def list_jobs(
 
     Ready ones in the order of delivery, delayed ones by due time, leased ones by the end of their lease, dead ones
     longest dead first.
+
+    Examples:
+        duetime list mail
+        duetime list mail --state delayed --limit 0 --json | jq -r .id
+        duetime list mail --state ready --limit 0 --json | duetime push other --file -
     """
     with target.connect() as client:
-        tell_jobs(client.queue(queue), state, limit, as_json=target.json)
+        show_jobs(client.queue(queue), state, limit, as_json=target.json)
 
 
-def tell_jobs(queue: QueueClient, state: State | None, limit: int, *, as_json: bool) -> None:
+def show_jobs(queue: QueueClient, state: State | None, limit: int, *, as_json: bool) -> None:
     states = [state] if state else ALL_STATES
     found = (job for one in states for job in walk(queue, one))
-    tell_walk(found, state, limit, as_json=as_json, nothing=f"no {f'{state} ' if state else ''}jobs in {queue.name}")
+    show_walk(found, state, limit, as_json=as_json, nothing=f"no {f'{state} ' if state else ''}jobs in {queue.name}")
 
 
-def tell_walk(found: Iterable[Job], state: State | None, limit: int, *, as_json: bool, nothing: str) -> None:
+def show_walk(found: Iterable[Job], state: State | None, limit: int, *, as_json: bool, nothing: str) -> None:
     """A table in one piece, or JSON as it comes; says when there are more."""
     answer = Answer(as_json=as_json)
     jobs: list[Job] = []
@@ -213,6 +226,6 @@ def peek(queue: QueueArgument, target: Target) -> None:
         queue_client = client.queue(queue)
         for state in (State.READY, State.DELAYED):
             for job in queue_client.list_jobs(state, limit=1).jobs:
-                Answer(as_json=target.json).tell(job_document(job), describe_job(job))
+                target.answer.show(job_document(job), describe_job(job))
                 return
     raise JobNotFound(f"nothing waits in {target.queue(queue)}")

@@ -1,30 +1,48 @@
-"""`journal`: the nodes of a journal, and the end of a pool's."""
+"""`duetime history ID` and `duetime journal ...`: what happened to a job, and the nodes that recorded it."""
 
 import socket
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
-from duetime.cli.config import ConfigOption
-from duetime.cli.history import JournalOption, journal_folder
+from duetime.cli.config import ConfigOption, read_settings
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, relative, safe
+from duetime.cli.output import note, preview, relative, safe, span
 from duetime.client.store_link import on_store
 from duetime.journal import pool_journal
+from duetime.journal.events import ENDS, REPEATED, Entry, as_fields, body_of
+from duetime.journal.lives import lives_of
+from duetime.journal.reader import Damage, read_job
 from duetime.journal.registered_nodes import RegisteredNode, registered
 from duetime.journal.segments import is_alive, nodes, segments
+from duetime.journal.settings import options_of
 from duetime.model.clock import SystemClock, rfc3339
-from duetime.model.errors import InvalidSettings, NotFound
+from duetime.model.errors import InvalidSettings, JobNotFound, NotFound
+from duetime.model.job import Event, Priority
 from duetime.model.masking import mask
+from duetime.model.names import DEFAULT_POOL
 from duetime.stores.base import Store
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
+QueueOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this queue.")]
+JournalOption = Annotated[
+    str | None,
+    typer.Option("--journal", metavar="DIR", help="The journal's folder; else as the server's settings say."),
+]
 
 
 @takes_options
 def list_nodes(target: Target, journal: JournalOption = None, config: ConfigOption = None) -> None:
-    """List the nodes of the journal: who wrote it, how much, and whether it still writes.
+    """List the journal's nodes: how much each wrote, and if it still writes.
 
     With a store's URL also the nodes that its pool knows, wherever they write.
+
+    Examples:
+        duetime journal list
+        duetime journal list --json
     """
     known = on_store(target.store, registered) if target.store else {}
     try:
@@ -37,7 +55,7 @@ def list_nodes(target: Target, journal: JournalOption = None, config: ConfigOpti
     names = {node["node"] for node in found}
     found += [_registered(name, node) for name, node in sorted(known.items()) if name not in names]
     now = SystemClock().now_ms()
-    Answer(as_json=target.json).table(
+    target.answer.table(
         found,
         {
             "node": [node["node"] for node in found],
@@ -93,15 +111,18 @@ def end(
     target: Target,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """End the journal of a pool: servers and programs may use its store without one again.
+    """End the journal of a pool: its store may be used without one again.
 
     Stop them first: who journals goes on and takes the pool back when it starts again. Jobs that come in meanwhile are
     on no record, so audit and reconcile cannot cover them.
+
+    Examples:
+        duetime journal end --url sqlite:///var/lib/duetime/jobs.db
     """
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     answer.confirm(f"End the journal of {mask(target.address)}?", yes=yes)
     began = on_store(target.address, _end)
-    answer.tell({"since": began}, f"The journal that began {rfc3339(began)} has ended.")
+    answer.show({"since": began}, f"The journal that began {rfc3339(began)} has ended.")
 
 
 async def _end(store: Store) -> int:
@@ -110,3 +131,109 @@ async def _end(store: Store) -> int:
         raise NotFound("this store keeps no journal")
     await pool_journal.end(store)
     return found.since
+
+
+@takes_options
+def history(
+    job_id: IdArgument,
+    target: Target,
+    queue: QueueOption = None,
+    journal: JournalOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Show what happened to a job, also after it was removed.
+
+    Reads the journal's folder, so it works where the server runs, or on a copy. With --json one document per entry.
+
+    Examples:
+        duetime history welcome-42
+        duetime history welcome-42 --queue mail --journal /var/lib/duetime/journal
+    """
+    folder = journal_folder(target, journal, config)
+    items = list(read_job(folder, job_id))
+    for damage in (item for item in items if isinstance(item, Damage)):
+        note(f"duetime: damage in {damage.path} at byte {damage.offset}: {damage.what}")
+    entries = [item for item in items if isinstance(item, Entry) and _is_wanted(item, queue, target.namespace)]
+    lives = lives_of(entries)
+    if not lives:
+        raise JobNotFound(f"the journal in {folder} knows no job {job_id!r}", id=job_id)
+    answer = target.answer
+    for life in lives:
+        if target.json:
+            for entry in life:
+                answer.document(as_fields(entry))
+        else:
+            answer.console.print(_timeline(life))
+
+
+def journal_folder(target: Target, journal: str | None, config: str | None) -> Path:
+    """The named folder, else the journal beside the named store, else the server's. Raises InvalidSettings."""
+    options = options_of(read_settings({"journal": journal, "store": target.store}, config))
+    if options is None:
+        raise InvalidSettings("there is no journal: the setting journal is off; name a folder with --journal")
+    if not options.folder.is_dir():
+        hint = "name its folder with --journal; `duetime journal list --url STORE` lists the folders of a store"
+        raise InvalidSettings(f"there is no journal in {options.folder}; {hint}")
+    return options.folder
+
+
+def _is_wanted(entry: Entry, queue: str | None, namespace: str | None) -> bool:
+    return (queue is None or entry.queue == queue) and (namespace is None or entry.namespace == namespace)
+
+
+def _timeline(life: Sequence[Entry]) -> Text:
+    first = life[0]
+    title = f"{first.namespace}/{first.queue} {safe(first.id)}"
+    text = Text.assemble((title, "bold"), f"  pool {first.pool}" if first.pool != DEFAULT_POOL else "", "\n")
+    before = first.ts
+    for entry in life:
+        passed = f"+{span(entry.ts - before)}" if entry.ts > before else ""
+        text.append(f"  {rfc3339(entry.ts)}  {passed:>9}  ")
+        text.append(f"{entry.event:<14}", style="bold" if entry.event in ENDS or entry.event is Event.DEAD else "")
+        text.append(", ".join(_details(entry)) + "\n")
+        before = entry.ts
+    return text
+
+
+def _details(entry: Entry) -> Iterable[str]:
+    match entry.event:
+        case Event.ACCEPTED | Event.ADOPTED | Event.REPLACED:
+            yield from _new(entry)
+        case Event.DELIVERED:
+            yield f"attempt {entry.attempt}"
+            yield f"{span(entry.ts - entry.due_at)} after it was due"
+        case Event.RELEASED | Event.RESCHEDULED | Event.RESPAWNED | Event.LEASE_EXPIRED:
+            yield f"due {_until(entry)}"
+        case Event.NOTIFIED:
+            yield f"answered {entry.status}" if entry.status else "no answer"
+            yield f"after {span(entry.ms)}"
+        case Event.PURGED:
+            yield f"the queue was purged of {entry.reason.replace(',', ', ')} jobs"
+        case _:
+            if entry.attempt:
+                yield f"attempt {entry.attempt}"
+            if entry.reason:
+                yield entry.reason
+    if entry.error:
+        yield safe(entry.error.strip().splitlines()[-1])
+    yield f"on {entry.node}"
+
+
+def _new(entry: Entry) -> Iterable[str]:
+    yield f"due {_until(entry)}"
+    yield f"{entry.tries} tries" if entry.tries else "unlimited tries"
+    if entry.priority and entry.priority != Priority.NORMAL:
+        yield f"{Priority(entry.priority).name.lower()} priority"
+    if entry.ttl:
+        yield f"for {span(entry.ttl)}"
+    if entry.reason == REPEATED:
+        yield REPEATED
+    if entry.batch:
+        yield f"batch {safe(entry.batch)}"
+    body = body_of(entry)
+    if body is not None:
+        yield f"body {preview(body)!r}"
+
+
+def _until(entry: Entry) -> str:
+    return f"in {span(entry.due_at - entry.ts)}" if entry.due_at > entry.ts else "at once"

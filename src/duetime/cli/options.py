@@ -1,18 +1,19 @@
-"""The options that every command shares, and how options travel: as one frozen dataclass.
+"""The options that all commands share, and options as frozen dataclasses.
 
 `takes_options` lets a command declare a parameter whose type is a dataclass of annotated fields; each field becomes
 an option of the command. So a command with eight options is still a function of two or three parameters, and the
-four global options are written once. They may stand before the command or after it; what stands after it wins,
-then what stands before it, then the environment.
+four global options are written once. They can be given before or after the command; after wins over before,
+and both win over the environment.
 """
 
 import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
 from urllib.parse import urlsplit
 
 import typer
@@ -23,6 +24,7 @@ from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_queue
 from duetime.model.when import When, read_when
 
 if TYPE_CHECKING:
+    from duetime.cli.output import Answer
     from duetime.client import Client
 
 DEFAULT_URL = "http://127.0.0.1:7777"
@@ -33,54 +35,50 @@ ADMIN_PORT = 7778
 GLOBAL_PANEL = "Global options"
 
 
-JsonFlag = Annotated[
-    bool, typer.Option("--json", help="Answer in JSON, one document per line.", rich_help_panel=GLOBAL_PANEL)
-]
+@dataclass(frozen=True, kw_only=True)
+class AnswerForm:
+    """The one global option of a command that connects to no server and no store."""
+
+    json: Annotated[
+        bool, typer.Option("--json", help="Answer in JSON, one document per line.", rich_help_panel=GLOBAL_PANEL)
+    ] = False
+
+    @cached_property
+    def answer(self) -> "Answer":
+        from duetime.cli.output import Answer  # noqa: PLC0415 (help and completion do not wait for the import)
+
+        return Answer(as_json=self.json)
+
+    def over(self, other: "Target") -> Self:
+        """These options, and the other ones where these are not given."""
+        given = {field.name: getattr(self, field.name) or getattr(other, field.name) for field in fields(self)}
+        return dataclasses.replace(self, **given)
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where the command goes, as whom, and in which form it answers. None: not given here."""
+def global_option(metavar: str, text: str) -> Any:
+    return typer.Option(metavar=metavar, help=text, show_default=False, rich_help_panel=GLOBAL_PANEL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target(AnswerForm):
+    """Which server or store the command connects to, with which token, and the form of its answer. None: not given."""
 
     url: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="A server (http://...) or a store (sqlite:///..., redis://..., postgresql://..., mysql://...). "
+        global_option(
+            "URL",
+            "A server (http://...) or a store (sqlite:///..., redis://..., postgresql://..., mysql://...). "
             f"DUETIME_URL, else {DEFAULT_URL}.",
-            show_default=False,
-            rich_help_panel=GLOBAL_PANEL,
         ),
     ] = None
     namespace: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"The namespace of the queues. DUETIME_NAMESPACE, else {DEFAULT_NAMESPACE}.",
-            show_default=False,
-            rich_help_panel=GLOBAL_PANEL,
-        ),
+        global_option("NAME", f"The namespace of the queues. DUETIME_NAMESPACE, else {DEFAULT_NAMESPACE}."),
     ] = None
     token: Annotated[
         str | None,
-        typer.Option(
-            metavar="TOKEN",
-            help="What a server asks for. DUETIME_TOKEN keeps it out of the process list.",
-            show_default=False,
-            rich_help_panel=GLOBAL_PANEL,
-        ),
+        global_option("TOKEN", "The server's token. DUETIME_TOKEN keeps it out of the process list."),
     ] = None
-    json: JsonFlag = False
-
-    def over(self, other: "Target") -> "Target":
-        """These options, and the other ones where these say nothing."""
-        return dataclasses.replace(
-            self,
-            url=self.url or other.url,
-            namespace=self.namespace or other.namespace,
-            token=self.token or other.token,
-            json=self.json or other.json,
-        )
 
     @property
     def is_chosen(self) -> bool:
@@ -101,7 +99,7 @@ class Target:
     @property
     def admin_address(self) -> str:
         """The URL of the server's admin API, or of a store if one was given: --url, else DUETIME_ADMIN_URL, else
-        DUETIME_URL, else this machine. The API's usual port stands for the admin port, so `--url http://host:7777`
+        DUETIME_URL, else this machine. The API's usual port is replaced by the admin port, so `--url http://host:7777`
         works for every command. A server with accounts needs http://user:password@host:7778.
         """
         url = self.url or os.environ.get("DUETIME_ADMIN_URL") or self.address
@@ -127,45 +125,28 @@ class Target:
         return check_queue(self.space, name)
 
 
-@dataclass(frozen=True)
-class AnswerForm:
-    """The one global option of a command that goes to no server and no store."""
-
-    json: JsonFlag = False
-
-    def over(self, other: Target) -> "AnswerForm":
-        return AnswerForm(self.json or other.json)
-
-
 def takes_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give the command one option per field of each parameter that is a dataclass."""
-    signature = inspect.signature(function, eval_str=True)
-    groups = {name: one.annotation for name, one in signature.parameters.items() if _is_group(one.annotation)}
-    flat: list[inspect.Parameter] = [
-        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    ]
-    for parameter in signature.parameters.values():
-        if parameter.name not in groups:
+    """Gives the command one option per field of each parameter that is a dataclass."""
+    parameters = inspect.signature(function, eval_str=True).parameters
+    groups: dict[str, Any] = {
+        name: one.annotation for name, one in parameters.items() if dataclasses.is_dataclass(one.annotation)
+    }
+    wants_context = "context" in parameters
+    flat = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    for name, parameter in parameters.items():
+        if name in groups:
+            flat += _options(groups[name])
+        elif name != "context":
             flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        hints = get_type_hints(parameter.annotation, include_extras=True)
-        for field in dataclasses.fields(parameter.annotation):
-            flat.append(
-                inspect.Parameter(
-                    field.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=_default(field),
-                    annotation=hints[field.name],
-                )
-            )
 
     @functools.wraps(function)
     def command(context: typer.Context, **values: Any) -> None:
         for name, group in groups.items():
             made = group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
-            values[name] = made.over(given_before(context)) if isinstance(made, Target | AnswerForm) else made
+            before = context.obj if isinstance(context.obj, Target) else Target()
+            values[name] = made.over(before) if isinstance(made, AnswerForm) else made
         try:
-            function(**values)
+            function(**values, **({"context": context} if wants_context else {}))
         except StoreUnavailable as error:
             target = next((one for one in values.values() if isinstance(one, Target)), None)
             raise located(error, target) if target else error from None
@@ -173,6 +154,18 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
     command.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return command
+
+
+def _options(group: Any) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for field in dataclasses.fields(group):
+        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        yield inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if default is dataclasses.MISSING else default,
+            annotation=hints[field.name],
+        )
 
 
 def located(error: StoreUnavailable, target: Target) -> StoreUnavailable:
@@ -184,21 +177,6 @@ def located(error: StoreUnavailable, target: Target) -> StoreUnavailable:
         return error
     hint = "" if target.is_chosen else "; start one with `duetime serve --dev`, or name yours with --url or DUETIME_URL"
     return StoreUnavailable(f"{error.message} ({mask(target.address)}{hint})", **error.fields)
-
-
-def given_before(context: typer.Context) -> Target:
-    """The global options that stood before the command."""
-    return context.obj if isinstance(context.obj, Target) else Target()
-
-
-def _is_group(annotation: object) -> bool:
-    return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
-
-
-def _default(field: "dataclasses.Field[Any]") -> object:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
 
 
 def parse_when(text: str) -> When:
@@ -216,6 +194,6 @@ def parse_attributes(pairs: list[str]) -> Mapping[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise InvalidRequest(f"an attribute is written name=value: {pair!r}")
+            raise InvalidRequest(f"attribute must be NAME=VALUE, got {pair!r}")
         attributes[name] = value
     return attributes

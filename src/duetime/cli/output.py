@@ -1,4 +1,4 @@
-"""How the commands answer: text for people, JSON for programs.
+"""The output of the commands: text for people, JSON for programs.
 
 With `--json` every line of standard output is one JSON document with the same keys every time; nothing else is
 printed there. Text for people may change between versions. Whatever comes out of a job is shown without its control
@@ -7,7 +7,7 @@ characters, so that a body cannot steer the terminal that displays it.
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PIPE_WIDTH = 1_000
-"""A pipe has no width to fit into; a table that is cut there would lose data."""
+"""A pipe has no width; a table that is cut there would lose data."""
 PREVIEW = 48
 
 
 class Answer:
-    """Where a command writes what it found."""
+    """Prints the results of a command."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -50,8 +50,8 @@ class Answer:
         sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
         sys.stdout.flush()
 
-    def tell(self, value: Mapping[str, Any], text: "str | Text") -> None:
-        """One thing, as JSON or text."""
+    def show(self, value: Mapping[str, Any], text: "str | Text") -> None:
+        """Prints one thing, as JSON or text."""
         if self.as_json:
             self.document(value)
         elif isinstance(text, str):
@@ -60,27 +60,40 @@ class Answer:
         else:
             self.console.print(text)
 
-    def table(self, rows: Sequence[Mapping[str, Any]], columns: "Mapping[str, Iterable[str | Text]]") -> None:
-        """A list of things: one document each, or one table. Columns that end in a blank are set to the right."""
+    def table(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        columns: "Mapping[str, Sequence[str | Text]]",
+        *,
+        nothing: str = "",
+        overflow: Literal["fold", "ellipsis"] = "ellipsis",
+    ) -> None:
+        """A list of things: one document each, or one table. Columns that end in a blank are set to the right.
+        `nothing` is printed instead of an empty table.
+        """
         if self.as_json:
             for row in rows:
                 self.document(row)
+            return
+        if nothing and not any(columns.values()):
+            note(nothing)
             return
         from rich.table import Table  # noqa: PLC0415
 
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in columns:
-            table.add_column(name.strip(), justify="right" if name.endswith(" ") else "left", no_wrap=True)
+            justify = "right" if name.endswith(" ") else "left"
+            table.add_column(name.strip(), justify=justify, no_wrap=overflow == "ellipsis", overflow=overflow)
         for cells in zip(*columns.values(), strict=True):
             table.add_row(*cells)
         self.console.print(table)
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask before something is lost. Without a terminal nobody can answer, so `--yes` has to be said."""
+        """Asks before something is lost. Without a terminal nobody can answer, so `--yes` is needed."""
         if yes:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise InvalidRequest(f"{question} Say --yes to do it without a terminal.")
+            raise InvalidRequest(f"{question} Add --yes to do it without a terminal.")
         sys.stderr.write(f"{question} [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -95,7 +108,7 @@ class Declined(DuetimeError):
 
 
 def note(text: str) -> None:
-    """A remark beside the answer, for people only."""
+    """Prints a remark on standard error, for people only."""
     sys.stderr.write(text + "\n")
 
 
@@ -121,10 +134,6 @@ def delivery_document(delivery: Delivery, lease: str) -> dict[str, Any]:
     fence = asdict(shown.pop("lease"))
     place = queue_document(delivery.lease.queue)
     return {"lease": lease, **place, **fence, **shown, **body_document(delivery.body)}
-
-
-def refused_document(queue: Queue, job_id: str, error: DuetimeError) -> dict[str, Any]:
-    return {**queue_document(queue), "id": job_id, **error_document(error)}
 
 
 def body_document(body: bytes) -> dict[str, Raw | str | None]:

@@ -1,16 +1,16 @@
-"""The program behind `main.py`: a tree of commands that are imported when they are asked for, and how they end.
+"""The program behind `main.py`: a tree of commands that are imported when they are used, and their exit codes.
 
-`commands.py` lists them with the first sentences of their help, so that the help and the completion of a group import
-none of its commands.
+`commands.py` lists the commands with the first sentences of their help, so the help and the completion of a group
+import none of them.
 """
 
-import dataclasses
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from enum import Enum
 from importlib import import_module
-from typing import Annotated, Any, NoReturn, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 import typer
 from typer import _completion_classes
@@ -18,26 +18,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from duetime import __version__
 from duetime.cli.commands import PANELS, Command, Noun
-from duetime.cli.options import GLOBAL_PANEL, Target
-from duetime.cli.quick_values import quick_option, read_quickly
+from duetime.cli.options import GLOBAL_PANEL, Target, takes_options
 from duetime.model.errors import DuetimeError, Forbidden, InvalidRequest, InvalidSettings, Unauthorized
 
-EMPTY = inspect.Parameter.empty
 JOURNAL_VARIABLE = "DUETIME_JOURNAL"
-JournalFolder = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR",
-        help=f"Where the journal of a command with a store URL goes, if the pool has one. {JOURNAL_VARIABLE}.",
-        show_default=False,
-        rich_help_panel=GLOBAL_PANEL,
-    ),
-]
-
-
 SPARK_PACKAGES = ("pyspark", "pandas", "pyarrow", "plotly")
 """What the extra `spark` installs and the pipelines import."""
-
 LOADED = ("params", "callback", "help", "epilog")
 """The attributes of a command that need its module."""
 
@@ -56,30 +42,28 @@ class LazyCommand(TyperCommand):
         if name not in LOADED:
             raise AttributeError(name)
         place, _, function = self._row.function.partition(":")
-        module = import_module(f"duetime.cli.{place}")
-        made: Any = typer.Typer(add_completion=False)
-        made.command()(getattr(module, function))
-        command: Any = typer.main.get_command(made)
-        read_quickly(command.params)
-        examples = (f"  {line.replace('[', chr(92) + '[')}" for line in self._row.examples or module.EXAMPLES)
-        self.params, self.callback, self.help = command.params, command.callback, command.help
-        self.epilog = "\n".join(["Examples:", *examples])
+        called = getattr(import_module(f"duetime.cli.{place}"), function)
+        app: Any = typer.Typer(add_completion=False)
+        app.command()(called)
+        command: Any = typer.main.get_command(app)
+        self.params, self.callback = without_pydantic(command.params), command.callback
+        self.help, _, examples = (inspect.getdoc(called) or "").partition("\n\nExamples:\n")
+        shown = (f"  {line.strip()}".replace("[", r"\[") for line in examples.splitlines())
+        self.epilog = "\n".join(["Examples:", *shown]) if examples else None
         return getattr(self, name)
 
     def get_help_option(self, ctx: Any) -> Any:
-        return quick_option(super().get_help_option(ctx))
+        return without_pydantic([super().get_help_option(ctx)])[0]
 
 
 class Group(TyperGroup):
-    """A noun of the table with its verbs."""
+    """A noun of the table with its verbs, or the whole program."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        return quick_option(super().get_help_option(ctx))
+        return without_pydantic([super().get_help_option(ctx)])[0]
 
 
 class Root(Group):
-    """The program: all rows of the table."""
-
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = {row.name: _command(row, panel) for panel, rows in PANELS.items() for row in rows}
@@ -99,38 +83,58 @@ def _command(row: Command | Noun, panel: str) -> LazyCommand | Group:
     )
 
 
-def root(context: typer.Context, journal: str | None = None, **options: Any) -> None:
-    del options["version"]  # it has been answered
-    context.obj = Target(**options)
-    if journal:
-        os.environ[JOURNAL_VARIABLE] = journal
+# --- Typer converts the texts of the command line with pydantic, whose import takes longer than a push
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        sys.stdout.write(f"{__version__}\n")
-        raise typer.Exit
+def without_pydantic(parameters: list[Any]) -> list[Any]:
+    """The same parameters; plain types are converted here."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.display_type_rich = _no_type
+        if hasattr(parameter, "type_descriptor"):
+            parameter.get_runtime_param = PlainValue(parameter).get
+    return parameters
 
 
-def _take_global_options(function: Callable[..., None]) -> None:
-    """The options of `Target` may also stand before the command; one declaration serves both places."""
-    hints: dict[str, Any] = {"context": typer.Context, **get_type_hints(Target, include_extras=True)}
-    hints["version"] = Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, expose_value=False, help="Print the version."),
-    ]
-    hints["journal"] = JournalFolder
-    defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Target)}
-    defaults |= {"version": False, "journal": None}
-    function.__annotations__ = hints
-    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=defaults.get(name, EMPTY))
-            for name, hint in hints.items()
-        ]
-    )
-    app.callback()(function)
+def _no_type(ctx: Any) -> None:
+    """A flag takes no value, so its help names no type."""
 
+
+class PlainValue:
+    """Replaces what Typer converts a parameter with. Typer still does what is not plain, and reports errors."""
+
+    def __init__(self, parameter: Any) -> None:
+        self._type, self._typers = parameter.type_descriptor, parameter.get_runtime_param
+
+    def get(self) -> "PlainValue":
+        return self
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        try:
+            return _convert(value, self._type.annotation, self._type.parameter_info)
+        except ValueError:
+            return self._typers().coerce(value, param=param, ctx=ctx)
+
+
+def _convert(value: Any, kind: Any, info: Any) -> Any:
+    if get_origin(kind) is list and not isinstance(value, str):
+        return [_convert(one, get_args(kind)[0], info) for one in value]
+    if kind in (str, bool) and isinstance(value, kind):
+        return value
+    if kind is int and not isinstance(value, float):
+        number = int(value)
+        if (info.min is None or number >= info.min) and (info.max is None or number <= info.max):
+            return number
+    if kind is Path and isinstance(value, str) and not (info.exists or info.resolve_path):
+        return Path(value)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    raise ValueError(value)
+
+
+# --- the program
 
 app = typer.Typer(
     name="duetime",
@@ -140,34 +144,63 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_take_global_options(root)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"{__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+@takes_options
+def root(
+    context: typer.Context,
+    target: Target,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help=f"Where the journal of a command with a store URL goes, if the pool has one. {JOURNAL_VARIABLE}.",
+            show_default=False,
+            rich_help_panel=GLOBAL_PANEL,
+        ),
+    ] = None,
+) -> None:
+    del version  # it has been printed
+    context.obj = target
+    if journal:
+        os.environ[JOURNAL_VARIABLE] = journal
 
 
 def run() -> None:
-    """Does what the command line says, and ends the process."""
+    """Runs the command line and exits."""
     if "_DUETIME_COMPLETE" in os.environ:
         # Typer would render each help text with rich: slow to import, and it breaks long texts into several choices.
         setattr(_completion_classes, "_sanitize_help_text", str)  # noqa: B010 (private)
     try:
         program: Any = typer.main.get_command(app)
-        read_quickly(program.params)
+        without_pydantic(program.params)
         sys.exit(program(prog_name="duetime", standalone_mode=False))
     except DuetimeError as error:
-        _end(error, exit_code(error))
+        _exit(error, exit_code(error))
     except typer.TyperException as error:
-        _end(usage_error(error), 2)
+        _exit(usage_error(error), 2)
     except typer.Abort:
-        _end(Usage("aborted"), 1)
+        _exit(Usage("aborted"), 1)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in SPARK_PACKAGES:
-            _end(InvalidSettings.lacks("this command", "spark", error), 2)
+            _exit(InvalidSettings.lacks("this command", "spark", error), 2)
         if sys.flags.dev_mode:
             raise
-        _end(DuetimeError(f"a bug in Duetime: {type(error).__name__}: {error}"), 5)
+        _exit(DuetimeError(f"a bug in Duetime: {type(error).__name__}: {error}"), 5)
 
 
 class Usage(InvalidRequest):
-    """The command was not written as it must be."""
+    """The command line cannot be parsed."""
 
     code = "usage"
 
@@ -184,8 +217,8 @@ def usage_error(error: typer.TyperException) -> Usage:
     return Usage(f"{message}; `{context.command_path} --help` shows how" if context else message)
 
 
-def _end(error: DuetimeError, code: int) -> NoReturn:
-    """The one line. What was typed and what a server said go without control characters and passwords."""
+def _exit(error: DuetimeError, code: int) -> NoReturn:
+    """Prints the error as one line, without control characters and passwords."""
     import msgspec  # noqa: PLC0415 (a completion does not need these)
 
     from duetime.cli.output import error_document, safe  # noqa: PLC0415

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from duetime.cli.options import Target, parse_attributes, parse_when, takes_options
-from duetime.cli.output import Answer, moment, moved_document
+from duetime.cli.output import moment, moved_document
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields, new_job
 from duetime.model.errors import InvalidRequest
@@ -93,6 +93,13 @@ def push(
     """Add a job, or a file of jobs.
 
     Prints the id first, then what happened: accepted, kept (the id existed) or replaced.
+
+    Examples:
+        duetime push mail 'hello'
+        duetime push mail 'hello' --delay 10m --id welcome-42 --tries 3
+        duetime push mail 'happy new year' --at 2027-01-01T00:00:00Z
+        tar c folder | duetime push backup -
+        duetime push mail --file jobs.jsonl --priority low
     """
     name = None if queue is None else target.queue(queue)
     when = parse_when(options.when) if options.when else When()
@@ -121,7 +128,12 @@ def later(
     options: JobOptions,
     target: Target,
 ) -> None:
-    """Add a job that is due later."""
+    """Add a job that is due later.
+
+    Examples:
+        duetime later 10m mail 'hello'
+        duetime later 2027-01-01T00:00:00Z mail 'hello'
+    """
     fields = options.fields(parse_when(delay))
     with target.connect() as client:
         _push_one(client, target.queue(queue), read_body(body), fields, options.if_exists, target)
@@ -138,7 +150,7 @@ def _push_one(
     job: NewJob = new_job(body, fields, client.make_id)
     pushed = client.send(calls.push(queue, [job], if_exists))
     moved = pushed.jobs[0]
-    Answer(as_json=target.json).tell(moved_document(queue, moved), describe_push(queue, moved, pushed.now))
+    target.answer.show(moved_document(queue, moved), describe_push(queue, moved, pushed.now))
 
 
 def describe_push(queue: Queue, moved: Moved, now_ms: int) -> str:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from duetime.cli.options import Target
-from duetime.cli.output import Answer, error_document, queue_document
+from duetime.cli.output import error_document, queue_document
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields
 from duetime.model.clock import SystemClock, duration_ms, instant_ms
@@ -299,6 +299,6 @@ def _report(counts: LoadCounts, queue: Queue | None, name: str, target: Target) 
     parts += [f"{counts.failed:,} refused"] if counts.failed else []
     rate = f"{counts.pushed / counts.seconds:,.0f} jobs/s"
     text = f"{queue or target.space}: {', '.join(parts)} in {counts.seconds:.1f}s ({rate})"
-    Answer(as_json=target.json).tell(document, text)
+    target.answer.show(document, text)
     if counts.failed:
         raise LinesRefused(f"{counts.failed:,} of {counts.failed + counts.pushed:,} lines of {name} were not pushed")

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from duetime.cli.jobs import QueueArgument
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, note, queue_document
+from duetime.cli.output import Answer, queue_document
 from duetime.client.calls import QueueStatus
 from duetime.model.errors import InvalidRequest
 from duetime.model.job import Counts, State, Totals, sum_counts
@@ -28,15 +28,14 @@ def list_queues(target: Target) -> None:
     """List the queues of the namespace, with exact counts and rules."""
     with target.connect() as client:
         statuses = sorted(client.queues(), key=lambda status: status.queue)
-    if not statuses and not target.json:
-        note(f"no queues in {target.space}")
-        return
     columns = {
         "queue": [status.queue.name for status in statuses],
         **_count_columns([status.counts for status in statuses]),
         "rules": [describe_rules(status.rules) for status in statuses],
     }
-    Answer(as_json=target.json).table([status_document(status) for status in statuses], columns)
+    target.answer.table(
+        [status_document(status) for status in statuses], columns, nothing=f"no queues in {target.space}"
+    )
 
 
 def _count_columns(counts: Sequence[Counts]) -> dict[str, list[str]]:
@@ -62,6 +61,10 @@ def counts(
     """Count jobs by state, exactly.
 
     A queue that nobody has pushed to has zeros. `expired` is a running total of jobs that were not done in time.
+
+    Examples:
+        duetime queue counts mail
+        duetime queue counts --json
     """
     with target.connect() as client:
         if queues:
@@ -74,14 +77,18 @@ def counts(
         total = sum_counts([one.counts for one in found])
         for name, cells in {"queue": ["total"], **_count_columns([total])}.items():
             columns[name] += cells
-    Answer(as_json=target.json).table(documents, columns)
+    target.answer.table(documents, columns)
 
 
 @takes_options
 def totals(queue: QueueArgument, target: Target) -> None:
-    """Show how often each event happened to the queue's jobs, exactly: in all, and on each of the last 31 days (UTC).
+    """Count the events of a queue: in all, and on each of the last 31 days (UTC).
 
     They go back to zero when an idle queue is forgotten, unless its rule `kept` is set.
+
+    Examples:
+        duetime queue totals mail
+        duetime queue totals mail --json
     """
     with target.connect() as client:
         queue_client = client.queue(queue)
@@ -90,31 +97,40 @@ def totals(queue: QueueArgument, target: Target) -> None:
     columns = {"day": list(rows)}
     for name in Totals.__struct_fields__:
         columns[f"{name} "] = [f"{getattr(one, name):,}" for one in rows.values()]
-    Answer(as_json=target.json).table([{**queue_document(queue_client.name), **asdict(found)}], columns)
+    target.answer.table([{**queue_document(queue_client.name), **asdict(found)}], columns)
 
 
 @takes_options
 def pause(target: Target, queues: QueuesArgument = None, every: AllOption = False) -> None:
-    """Stop deliveries; pushes, acks and expiry go on."""
+    """Stop deliveries; pushes, acks and expiry go on.
+
+    Examples:
+        duetime queue pause mail
+        duetime queue pause --all
+    """
     _configure(queues, every, target, paused=True)
 
 
 @takes_options
 def resume(target: Target, queues: QueuesArgument = None, every: AllOption = False) -> None:
-    """Deliver again; waiting consumers wake immediately."""
+    """Deliver again; waiting consumers wake immediately.
+
+    Examples:
+        duetime queue resume mail
+    """
     _configure(queues, every, target, paused=False)
 
 
 def _configure(queues: Sequence[str] | None, every: bool, target: Target, *, paused: bool) -> None:
     if bool(queues) == every:
         raise InvalidRequest("say which queues: their names or --all")
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     with target.connect() as client:
         for name in queues or sorted(status.queue.name for status in client.queues()):
             queue_client = client.queue(name)
             rules = queue_client.pause() if paused else queue_client.resume()
             text = f"{queue_client.name} {'paused' if rules.paused else 'delivers'}"
-            answer.tell({**queue_document(queue_client.name), "rules": asdict(rules)}, text)
+            answer.show({**queue_document(queue_client.name), "rules": asdict(rules)}, text)
 
 
 @dataclass(frozen=True)
@@ -156,13 +172,18 @@ def _size(text: str) -> int:
 
 @takes_options
 def rules(queue: QueueArgument, options: RulesOptions, target: Target) -> None:
-    """Show or change what a queue obeys: order, caps, what becomes of expired jobs."""
+    """Show or change a queue's rules: order, caps, what happens to expired jobs.
+
+    Examples:
+        duetime queue rules mail
+        duetime queue rules mail --strict --max-jobs 100000 --max-body 64KiB
+    """
     change = options.change()
     with target.connect() as client:
         queue_client = client.queue(queue)
         obeyed = queue_client.configure(change)
     text = f"{queue_client.name}: {describe_rules(obeyed) or 'no rules'}"
-    Answer(as_json=target.json).tell({**queue_document(queue_client.name), "rules": asdict(obeyed)}, text)
+    target.answer.show({**queue_document(queue_client.name), "rules": asdict(obeyed)}, text)
 
 
 @dataclass(frozen=True)
@@ -178,8 +199,12 @@ def purge(queue: QueueArgument, options: PurgeOptions, target: Target) -> None:
     """Remove jobs for good, by state or all of them.
 
     Consumers that hold one of them lose their lease.
+
+    Examples:
+        duetime queue purge mail
+        duetime queue purge mail --state ready --state delayed -y
     """
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     states = tuple(dict.fromkeys(options.state)) or tuple(State)
     with target.connect() as client:
         queue_client = client.queue(queue)
@@ -188,7 +213,7 @@ def purge(queue: QueueArgument, options: PurgeOptions, target: Target) -> None:
                 f"Remove {describe_counts(queue_client.counts(), states)} of {queue_client.name} for good?", yes=False
             )
         removed = queue_client.purge(states)
-    tell_removed(answer, queue_client.name, removed)
+    show_removed(answer, queue_client.name, removed)
 
 
 def describe_counts(counts: Counts, states: Sequence[State]) -> str:
@@ -196,5 +221,5 @@ def describe_counts(counts: Counts, states: Sequence[State]) -> str:
     return f"{', '.join(shares)} jobs"
 
 
-def tell_removed(answer: Answer, queue: Queue, removed: int) -> None:
-    answer.tell({**queue_document(queue), "removed": removed}, f"{queue}: {removed:,} removed")
+def show_removed(answer: Answer, queue: Queue, removed: int) -> None:
+    answer.show({**queue_document(queue), "removed": removed}, f"{queue}: {removed:,} removed")

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duetime.serve")
 
-EXAMPLES = (
-    "duetime serve --dev",
-    "duetime serve --store sqlite:///var/lib/duetime/jobs.db",
-    "duetime serve --store redis://127.0.0.1:6379/0 --host 0.0.0.0 --port 8080",
-    "duetime serve --config /etc/duetime.toml --workers 2",
-)
 
 OPEN_TO_OTHERS = ("open", "--host 0.0.0.0 opens the API to other machines; now only this machine reaches it")
 
@@ -58,6 +52,12 @@ def serve(  # noqa: PLR0913, PLR0917 - each is a flag
     TERM, INT (Ctrl-C) and USR2 stop it gently, a second one at once; HUP reads the settings again, USR1 reopens log
     files. It listens on this machine only; --host 0.0.0.0 opens the API, not the admin API, to other machines. Every
     setting can also be given as an environment variable DUETIME_<NAME> or in duetime.toml; `duetime config` lists them.
+
+    Examples:
+        duetime serve --dev
+        duetime serve --store sqlite:///var/lib/duetime/jobs.db
+        duetime serve --store redis://127.0.0.1:6379/0 --host 0.0.0.0 --port 8080
+        duetime serve --config /etc/duetime.toml --workers 2
     """
     flags: dict[str, object] = {"store": store, "host": host, "port": port, "admin_port": admin_port}
     flags |= {"journal": journal, "dev": dev, "workers": workers, "pid_file": pid_file}

@@ -26,13 +26,13 @@ from rich.table import Table
 from rich.text import Text
 
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, span
+from duetime.cli.output import Answer, queue_document, span
 from duetime.cli.queues import describe_rules, status_document
 from duetime.client import Client
 from duetime.client.calls import QueueStatus
 from duetime.client.client import QueueClient
 from duetime.model.clock import duration_ms, rfc3339
-from duetime.model.errors import InvalidRequest, StoreUnavailable
+from duetime.model.errors import DuetimeError, InvalidRequest, StoreUnavailable
 from duetime.model.job import DAY_MS, Counts, sum_counts
 from duetime.model.masking import mask
 from duetime.model.names import Queue
@@ -235,10 +235,15 @@ def top(
     interval: Annotated[str, typer.Option(metavar="DURATION", help="Look so often.")] = "1s",
     once: Annotated[bool, typer.Option("--once", help="Print one frame and leave.")] = False,
 ) -> None:
-    """Watch the queues of the namespace: counts, rates, lateness. q or Ctrl-C leaves.
+    """Watch the queues of the namespace: counts, rates, lateness. Press q to leave.
 
     "in/s ≥" and "out/s ≥" are lower bounds: a job that comes and goes between two looks is not seen. "late" is how
     long the oldest ready job has been due.
+
+    Examples:
+        duetime top
+        duetime top mail --interval 5s
+        duetime top --once --json
     """
     interval_ms = duration_ms(interval)
     if interval_ms < SHORTEST_MS:
@@ -246,7 +251,7 @@ def top(
     with target.connect() as client:
         sampler = QueueSampler(client, queues or ())
         frame = sampler.look()
-        answer = Answer(as_json=target.json)
+        answer = target.answer
         if once or target.json or not sys.stdout.isatty():
             _stream(sampler, frame, target, answer, pause_s=0 if once else interval_ms / 1000)
         else:
@@ -285,3 +290,80 @@ def _watch(sampler: QueueSampler, frame: TopFrame, target: Target, pause_s: floa
                     problem = f"no answer since {rfc3339(frame.now)}: {error.message}"
         except KeyboardInterrupt:
             return
+
+
+class QueueBusy(DuetimeError):
+    """A queue is over its threshold."""
+
+    code = "queue_busy"
+    status = 409
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    most: Annotated[int, typer.Option("--max", metavar="N", help="Jobs in all states but dead; 0: no limit.")] = 1000
+    max_dead: Annotated[int, typer.Option(metavar="N", help="Dead letters; 0: no limit.")] = 0
+    max_late: Annotated[str, typer.Option(metavar="TIME", help="How long a job may have been due; 0: no limit.")] = "0"
+
+
+@takes_options
+def monitor(
+    thresholds: Thresholds,
+    target: Target,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Which; all if not given.")] = None,
+) -> None:
+    """Compare queues with thresholds; the exit code is 1 if one is exceeded.
+
+    Examples:
+        duetime monitor mail --max 1000
+        duetime monitor --max-dead 1 --max-late 5m --json
+    """
+    with target.connect() as client:
+        found = [client.queue(name).status() for name in queues] if queues else client.queues()
+    found = sorted(found, key=lambda status: status.queue)
+    late_ms = duration_ms(thresholds.max_late)
+    alerts = [_alerts(one, thresholds, late_ms) for one in found]
+    documents = [
+        {
+            **queue_document(one.queue),
+            "size": _size(one),
+            "ready": one.counts.ready,
+            "delayed": one.counts.delayed,
+            "leased": one.counts.leased,
+            "dead": one.counts.dead,
+            "late_ms": _late(one),
+            "paused": one.rules.paused,
+            "alerts": alert,
+        }
+        for one, alert in zip(found, alerts, strict=True)
+    ]
+    columns = {
+        "queue": [one.queue.name for one in found],
+        "size ": [f"{_size(one):,}" for one in found],
+        "ready ": [f"{one.counts.ready:,}" for one in found],
+        "delayed ": [f"{one.counts.delayed:,}" for one in found],
+        "leased ": [f"{one.counts.leased:,}" for one in found],
+        "dead ": [f"{one.counts.dead:,}" for one in found],
+        "late ": [span(_late(one)) if _late(one) else "-" for one in found],
+        "status": [f"ALERT: {', '.join(alert)}" if alert else "OK" for alert in alerts],
+    }
+    target.answer.table(documents, columns)
+    if busy := [one.queue.name for one, alert in zip(found, alerts, strict=True) if alert]:
+        raise QueueBusy(f"over a threshold: {', '.join(busy)}", queues=busy)
+
+
+def _alerts(one: QueueStatus, thresholds: Thresholds, late_ms: int) -> Sequence[str]:
+    over = (
+        (thresholds.most, _size(one), "size"),
+        (thresholds.max_dead, one.counts.dead, "dead"),
+        (late_ms, _late(one), "late"),
+    )
+    return [name for limit, value, name in over if limit and value >= limit]
+
+
+def _size(one: QueueStatus) -> int:
+    return one.counts.total - one.counts.dead
+
+
+def _late(one: QueueStatus) -> int:
+    return max(one.counts.now - one.next_at, 0) if one.next_at is not None else 0

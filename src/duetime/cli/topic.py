@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, note, safe, span
+from duetime.cli.output import safe, span
 from duetime.client.topics import Topics
 from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.topic import Method
@@ -88,9 +88,13 @@ def add(
     The body is posted as it is, and a 2xx status is a success. php-delayqueue's rules are `--method GET --set
     success=body --set php_fields=true`.
     A secret that is drawn with `--set secret=new` is shown this once.
+
+    Examples:
+        duetime topic add mail https://shop.example.com/mail --delay 10m
+        duetime topic add pay https://shop.example.com/pay --retry-if '{res.code} != 200' --set secret=new
     """
     with target.connect() as client:
-        _tell(Topics(client).add(topic, callback, **options.fields()), target, "added")
+        _show(Topics(client).add(topic, callback, **options.fields()), target, "added")
 
 
 @takes_options
@@ -98,10 +102,9 @@ def list_topics(target: Target) -> None:
     """List the topics of the namespace, with their counts."""
     with target.connect() as client:
         topics = Topics(client).list_topics()
-    if not topics and not target.json:
-        note(f"no topics in {target.space}")
-        return
-    Answer(as_json=target.json).table([topic_document(topic) for topic in topics], _columns(topics))
+    target.answer.table(
+        [topic_document(topic) for topic in topics], _columns(topics), nothing=f"no topics in {target.space}"
+    )
 
 
 def _columns(topics: Sequence[TopicOut]) -> dict[str, list[str]]:
@@ -122,24 +125,32 @@ def _columns(topics: Sequence[TopicOut]) -> dict[str, list[str]]:
 
 @takes_options
 def counters(target: Target) -> None:
-    """Show php-delayqueue's counters under their own names, for scripts that know them.
+    """Show php-delayqueue's counters under their own names.
 
     TOPIC-ID:total_write, :total_notfiy and :total_del; by day :tw:, :tn:, :te: and :tdel:; and the sums of the
     namespace in its pool as redis:POOL:dq_write_total_nums and so on. Days are UTC days. Removed topics are
     included until their last job is gone.
+
+    Examples:
+        duetime topic counters
+        duetime topic counters --json
     """
     with target.connect() as client:
         found = Topics(client).counters()
     text = "\n".join(f"{name} {count}" for name, count in found.counters.items())
-    Answer(as_json=target.json).tell(msgspec.to_builtins(found), safe(text))
+    target.answer.show(msgspec.to_builtins(found), safe(text))
 
 
 @takes_options
 def show(topic: TopicArgument, target: Target) -> None:
-    """Show all about a topic."""
+    """Show all fields and counts of a topic.
+
+    Examples:
+        duetime topic show mail
+    """
     with target.connect() as client:
         found = Topics(client).get(topic)
-    Answer(as_json=target.json).tell(topic_document(found), _lines(found))
+    target.answer.show(topic_document(found), _lines(found))
 
 
 @takes_options
@@ -149,31 +160,42 @@ def edit(
     target: Target,
     callback: Annotated[str | None, typer.Option(metavar="URL", help="Where its jobs are delivered.")] = None,
 ) -> None:
-    """Change a topic; every server process knows it within a second.
+    """Change a topic; every server process follows within a second.
 
     A new secret signs beside the old one for a day; `--set secret=` ends signing.
+
+    Examples:
+        duetime topic edit mail --delay 5m --set cap=3
     """
     fields = options.fields() | ({"callback": callback} if callback is not None else {})
     if not fields:
         raise InvalidRequest("there is nothing to change")
     with target.connect() as client:
-        _tell(Topics(client).edit(topic, **fields), target, "changed")
+        _show(Topics(client).edit(topic, **fields), target, "changed")
 
 
 @takes_options
 def offline(topics: TopicsArgument, target: Target) -> None:
-    """Refuse new jobs; those that are there are still delivered."""
+    """Refuse new jobs; jobs that were accepted are still delivered.
+
+    Examples:
+        duetime topic offline mail
+    """
     with target.connect() as client:
         for topic in topics:
-            _tell(Topics(client).offline(topic), target, "is offline")
+            _show(Topics(client).offline(topic), target, "is offline")
 
 
 @takes_options
 def online(topics: TopicsArgument, target: Target) -> None:
-    """Take jobs, and deliver again after a halt."""
+    """Accept jobs, and deliver again after a halt.
+
+    Examples:
+        duetime topic online mail
+    """
     with target.connect() as client:
         for topic in topics:
-            _tell(Topics(client).online(topic), target, "is online")
+            _show(Topics(client).online(topic), target, "is online")
 
 
 @takes_options
@@ -182,13 +204,17 @@ def remove(
     target: Target,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove a topic; its jobs go to the dead letters as they fall due."""
+    """Remove a topic; its jobs go to the dead letters when they are due.
+
+    Examples:
+        duetime topic remove mail --yes
+    """
     with target.connect() as client:
         if not yes:
             waiting = client.queue(topic).size()
             question = f"Remove the topic {topic}? Its {waiting:,} jobs go to the dead letters as they fall due."
-            Answer(as_json=target.json).confirm(question, yes=False)
-        _tell(Topics(client).remove(topic), target, "removed")
+            target.answer.confirm(question, yes=False)
+        _show(Topics(client).remove(topic), target, "removed")
 
 
 @takes_options
@@ -199,14 +225,18 @@ def sample(
         str | None, typer.Option(metavar="JSON", help="The body of the job that the call is about.")
     ] = None,
 ) -> None:
-    """Send one sample call and show what was sent and what came back.
+    """Send one sample call and show the request and the answer.
 
     The server makes the call, or this program if the URL is a store's. Nothing is stored, counted or repeated. The exit
     code is 1 if the job would be tried again.
+
+    Examples:
+        duetime topic test mail
+        duetime topic test mail --body '{"to": "ann"}'
     """
     with target.connect() as client:
         made = Topics(client).test(topic, None if body is None else body.encode())
-    Answer(as_json=target.json).tell(msgspec.to_builtins(made), _sample_text(made))
+    target.answer.show(msgspec.to_builtins(made), _sample_text(made))
     if made.verdict != "done":
         raise CallFailed(f"the job would be tried again ({made.verdict}): {made.why}")
 
@@ -231,11 +261,11 @@ def topic_document(topic: TopicOut) -> dict[str, Any]:
     }
 
 
-def _tell(topic: TopicOut, target: Target, what: str) -> None:
+def _show(topic: TopicOut, target: Target, what: str) -> None:
     text = f"{topic.namespace}/{topic.topic} {what}"
     if topic.secret:
         text += f"\nits secret, shown this once: {topic.secret}"
-    Answer(as_json=target.json).tell(topic_document(topic), text)
+    target.answer.show(topic_document(topic), text)
 
 
 def _lines(topic: TopicOut) -> str:

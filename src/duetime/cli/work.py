@@ -1,29 +1,34 @@
-"""`duetime work` runs tasks; `duetime worker ...` is about the workers that do."""
+"""`duetime work`: run the jobs of an App's tasks.
+
+With `--reload`, for development, the worker runs in a process of its own, which is restarted when a file changes: it
+gets a TERM, so running jobs finish. A program that cannot be imported stays down until the next change.
+"""
 
 import logging
 import os
+import signal
+import subprocess
 import sys
+import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
 
 from duetime.cli.config import read_settings
-from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer
-from duetime.cli.reload import RELOADED, run_reloading
+from duetime.cli.options import takes_options
 from duetime.model.backoff import parse
 from duetime.model.clock import duration_ms
 from duetime.model.errors import DuetimeError, InvalidSettings
 from duetime.model.logs import set_up_logging
 from duetime.model.names import check_queue
-from duetime.wire.payload import PAUSED_TASKS, RESTARTS, paused_task
 from duetime.worker.app import App
 from duetime.worker.options import PoolKind, WorkerOptions, choose_pool, default_concurrency, queues_of
 from duetime.worker.report_lines import report
-from duetime.worker.shared_counters import count, progress_name
 from duetime.worker.start import load_app
 from duetime.worker.start import work as run_worker
 
@@ -91,6 +96,11 @@ def work(
 
     TERM, INT (Ctrl-C) and QUIT finish what is running and stop, a second one gives it back; USR2 pauses, CONT resumes.
     Exit codes: 0 stopped, 1 error, 2 wrong options, 12 memory limit.
+
+    Examples:
+        duetime work shop.tasks:app
+        duetime work shop.tasks --queue urgent,mail --concurrency 8 --memory 500
+        duetime work shop.tasks --stop-when-empty --json
     """
     if reload and RELOADED not in os.environ:
         raise typer.Exit(run_reloading(Path.cwd()))
@@ -153,57 +163,73 @@ def _load(place: str) -> App:
         raise typer.Exit(1) from None
 
 
-@takes_options
-def restart(target: Target) -> None:
-    """Have every worker of the namespace finish what it runs and exit, within a second or so.
+RELOADED = "_DUETIME_RELOADED"
+LOOK_S = 0.5
+STOP_S = 30
+SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
-    Something else starts them again: systemd, a container, a supervisor.
-    """
-    with target.connect() as client:
-        restarts = client.send(count(target.space, RESTARTS, 1))
-    Answer(as_json=target.json).tell(
-        {"namespace": target.space, "restarts": restarts}, f"workers of {target.space} will exit after their jobs"
-    )
+Snapshot = dict[Path, int]
 
 
-TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="The name of the task, as shop.send.")]
+def run_reloading(folder: Path) -> int:
+    """Runs until INT or TERM; answers the exit code."""
+    stopping: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        stopping.append(number)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    seen = snapshot(folder)
+    child = _start()
+    while not stopping:
+        time.sleep(LOOK_S)
+        now = snapshot(folder)
+        if now != seen:
+            changed = sorted(str(path.relative_to(folder)) for path, _ in now.items() ^ seen.items())
+            sys.stderr.write(f"{changed[0]} has changed, starting anew\n")
+            seen = now
+            _end(child)
+            child = _start()
+    _end(child)
+    return 0
 
 
-@takes_options
-def pause_task(task: TaskArgument, target: Target) -> None:
-    """Have no worker of the namespace begin jobs of a task, within a second or so.
-
-    They wait and lose no try; pushes go on. Other tasks of the queue go on, too.
-    """
-    _set_paused(task, target, paused=True)
+def snapshot(folder: Path) -> Snapshot:
+    """When each Python file below the folder was last written. Hidden folders and packages of others are left out."""
+    return dict(_files(folder))
 
 
-@takes_options
-def resume_task(task: TaskArgument, target: Target) -> None:
-    """Let workers begin jobs of a task again; those that were put off come within five seconds."""
-    _set_paused(task, target, paused=False)
+def _files(folder: Path) -> Iterator[tuple[Path, int]]:
+    for root, folders, names in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and name not in SKIPPED and not Path(root, name, "pyvenv.cfg").exists()
+        ]
+        for name in names:
+            path = Path(root, name)
+            if path.suffix == ".py":
+                try:
+                    yield path, path.stat().st_mtime_ns
+                except OSError:
+                    continue  # it has just gone
 
 
-def _set_paused(task: str, target: Target, *, paused: bool) -> None:
-    name = paused_task(task)
-    with target.connect() as client:
-        value = client.send(count(target.space, name))
-        if paused != (value > 0):
-            by = 1 if paused else -value
-            client.send(count(target.space, name, by))
-            client.send(count(target.space, PAUSED_TASKS, by))
-    document = {"namespace": target.space, "task": task, "paused": paused}
-    Answer(as_json=target.json).tell(document, f"{task} {'is paused' if paused else 'goes on'}")
+def _start() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "from duetime.cli.main import main; main()", *sys.argv[1:]]
+    return subprocess.Popen(command, env={**os.environ, RELOADED: "1"}, start_new_session=True)
 
 
-@takes_options
-def progress(
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue of the job.")],
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")],
-    target: Target,
-) -> None:
-    """Show how far a job is, as its task last said with `current_job().progress(...)`."""
-    with target.connect() as client:
-        percent = client.send(count(target.space, progress_name(target.queue(queue), job_id)))
-    document = {"namespace": target.space, "queue": queue, "id": job_id, "percent": percent}
-    Answer(as_json=target.json).tell(document, f"{percent} %")
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """The first signal lets jobs finish, the second gives them back."""
+    for wait_s in (STOP_S, STOP_S):
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+            try:
+                child.wait(wait_s)
+            except subprocess.TimeoutExpired:
+                continue
+    if child.poll() is None:
+        child.kill()
+        child.wait()

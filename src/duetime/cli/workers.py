@@ -1,23 +1,31 @@
-"""`duetime workers`: who runs what, and for how long."""
+"""`duetime workers`, `duetime worker ...` and `duetime recurring`: the workers of a namespace and their tasks."""
 
-from msgspec import to_builtins
+from typing import Annotated
+
+import msgspec
+import typer
 
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, moment, note, safe, span
-from duetime.worker.shared_counters import list_workers
+from duetime.cli.output import moment, safe, span
+from duetime.model.clock import SystemClock
+from duetime.model.job import Job, State
+from duetime.wire.payload import PAUSED_TASKS, RESTARTS, TICKS, paused_task
+from duetime.worker.recurring import Tick
+from duetime.worker.shared_counters import count, list_workers, progress_name
 
 
 @takes_options
 def workers(target: Target) -> None:
-    """List the workers of the namespace: since when they run, their queues, and the jobs that they run longest.
+    """List the workers of the namespace and the jobs that they run longest.
 
     A worker says every ten seconds that it is there and what it runs; one that was killed is listed for up to 25.
+
+    Examples:
+        duetime workers
+        duetime workers --json
     """
     with target.connect() as client:
         seen = client.send(list_workers(target.space))
-    if not seen.workers and not target.json:
-        note(f"no workers in {target.space}")
-        return
     rows = [(worker, job) for worker in seen.workers for job in worker.running or [None]]
     columns = {
         "host": [safe(worker.host) for worker, _ in rows],
@@ -29,5 +37,107 @@ def workers(target: Target) -> None:
         "runs": ["" if job is None else f"{safe(job.task)} {safe(job.queue)}/{safe(job.id)}" for _, job in rows],
         "for ": ["" if job is None else span(max(0, seen.now - job.began_at)) for _, job in rows],
     }
-    documents = [{"namespace": target.space, **to_builtins(worker), "now": seen.now} for worker in seen.workers]
-    Answer(as_json=target.json).table(documents, columns)
+    documents = [{"namespace": target.space, **msgspec.to_builtins(worker), "now": seen.now} for worker in seen.workers]
+    target.answer.table(documents, columns, nothing=f"no workers in {target.space}")
+
+
+@takes_options
+def restart(target: Target) -> None:
+    """Make every worker of the namespace finish its jobs and exit.
+
+    Something else starts them again: systemd, a container, a supervisor.
+    """
+    with target.connect() as client:
+        restarts = client.send(count(target.space, RESTARTS, 1))
+    target.answer.show(
+        {"namespace": target.space, "restarts": restarts}, f"workers of {target.space} will exit after their jobs"
+    )
+
+
+TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="The name of the task, as shop.send.")]
+
+
+@takes_options
+def pause_task(task: TaskArgument, target: Target) -> None:
+    """Start no more jobs of a task in any worker of the namespace.
+
+    They wait and lose no try; pushes go on. Other tasks of the queue go on, too.
+
+    Examples:
+        duetime worker pause-task shop.send
+    """
+    _set_paused(task, target, paused=True)
+
+
+@takes_options
+def resume_task(task: TaskArgument, target: Target) -> None:
+    """Start jobs of a task again, within five seconds.
+
+    Examples:
+        duetime worker resume-task shop.send
+    """
+    _set_paused(task, target, paused=False)
+
+
+def _set_paused(task: str, target: Target, *, paused: bool) -> None:
+    name = paused_task(task)
+    with target.connect() as client:
+        value = client.send(count(target.space, name))
+        if paused != (value > 0):
+            by = 1 if paused else -value
+            client.send(count(target.space, name, by))
+            client.send(count(target.space, PAUSED_TASKS, by))
+    document = {"namespace": target.space, "task": task, "paused": paused}
+    target.answer.show(document, f"{task} {'is paused' if paused else 'goes on'}")
+
+
+@takes_options
+def progress(
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue of the job.")],
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")],
+    target: Target,
+) -> None:
+    """Show how far a job is, as reported by `current_job().progress(...)`.
+
+    Examples:
+        duetime worker progress mail 01JCQ2Y6W3V5Z8T4B7N9M1K0XA
+    """
+    with target.connect() as client:
+        percent = client.send(count(target.space, progress_name(target.queue(queue), job_id)))
+    document = {"namespace": target.space, "queue": queue, "id": job_id, "percent": percent}
+    target.answer.show(document, f"{percent} %")
+
+
+@takes_options
+def list_schedules(target: Target) -> None:
+    """List the recurring tasks of the namespace with their next runs.
+
+    Examples:
+        duetime recurring list
+        duetime recurring list --json
+    """
+    with target.connect() as client:
+        queue = client.queue(TICKS)
+        jobs = [job for state in (State.LEASED, State.READY, State.DELAYED) for job in queue.list_jobs(state).jobs]
+    ticks = [_tick(job) for job in jobs]
+    now = SystemClock().now_ms()
+    documents = [
+        {"name": job.id, "task": tick.task, "schedule": tick.schedule, "missed": tick.missed, "next_at": job.due_at}
+        for job, tick in zip(jobs, ticks, strict=True)
+    ]
+    columns = {
+        "name": [safe(job.id) for job in jobs],
+        "task": [safe(tick.task) for tick in ticks],
+        "schedule": [safe(tick.schedule) for tick in ticks],
+        "missed": [tick.missed for tick in ticks],
+        "next run": [moment(job.due_at, now) for job in jobs],
+    }
+    target.answer.table(documents, columns, nothing=f"nothing recurs in {target.space}")
+
+
+def _tick(job: Job) -> Tick:
+    """What the job says; anybody may push to this queue, so the body may be no tick."""
+    try:
+        return msgspec.json.decode(job.body, type=Tick)
+    except msgspec.DecodeError:
+        return Tick("?", "not a schedule", "skip", job.due_at)

@@ -16,12 +16,6 @@ from duetime.cli.progress import show_progress
 if TYPE_CHECKING:
     from duetime.spark.audit.run import Audited
 
-EXAMPLES = (
-    "duetime pipeline audit --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost",
-    "duetime pipeline audit --journal /var/lib/duetime/journal --url http://127.0.0.1:7777 --json",
-    "duetime pipeline audit --journal s3a://logs/duetime --lake s3a://lake/duetime --journal-only",
-)
-
 
 @dataclass(frozen=True)
 class AuditOptions:
@@ -33,12 +27,17 @@ class AuditOptions:
 def audit(
     options: AuditOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: ComparedStore
 ) -> None:
-    """Hold the journal against the store: everything accepted is waiting, leased, dead, or ended on record.
+    """Compare the journal with the store: find jobs that were lost.
 
     Names every job that was lost, doubled, delivered early or acked twice, and every gap of the journal; then the exit
     code is 1. Jobs that nobody was promised are listed and are no error. Changes nothing but the lake.
+
+    Examples:
+        duetime pipeline audit --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost
+        duetime pipeline audit --journal /var/lib/duetime/journal --url http://127.0.0.1:7777 --json
+        duetime pipeline audit --journal s3a://logs/duetime --lake s3a://lake/duetime --journal-only
     """
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     journal = source.journal_folder
     with spark.session("audit") as session:
         from duetime.spark.audit.run import first_findings, read_findings, run_audit

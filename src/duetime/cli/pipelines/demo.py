@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duetime.cli.options import AnswerForm, takes_options
-from duetime.cli.output import Answer, note, span
+from duetime.cli.output import note, span
 from duetime.cli.pipelines.audit import law_document, law_text
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import ProgressDisplay, show_progress
@@ -21,7 +21,6 @@ from duetime.model.errors import InvalidRequest
 if TYPE_CHECKING:
     from duetime.spark.demo.story import Ending
 
-EXAMPLES = ("duetime pipeline demo", "duetime pipeline demo --rows 10000 --store sqlite --out demo.html")
 LEAST_ROWS = 100
 
 
@@ -46,12 +45,16 @@ class DemoOptions:
 
 @takes_options
 def demo(options: DemoOptions, spark: SparkOptions, form: AnswerForm) -> None:
-    """Schedule a table of a million members, lose the store on the way, prove what is missing, repair it, report it.
+    """Schedule a million rows, lose the store, prove and repair the loss.
 
     A server, a Redis without persistence and a few consumers are started on this machine and ended with the demo; on
     the embedded store (--store sqlite) rows are deleted behind its back instead. Nothing leaves this machine.
+
+    Examples:
+        duetime pipeline demo
+        duetime pipeline demo --rows 10000 --store sqlite --out demo.html
     """
-    answer = Answer(as_json=form.json)
+    answer = form.answer
     if options.rows < LEAST_ROWS:
         raise InvalidRequest(f"--rows is {LEAST_ROWS} at least")
     if options.store not in (None, "redis", "sqlite"):
@@ -82,7 +85,7 @@ def demo(options: DemoOptions, spark: SparkOptions, form: AnswerForm) -> None:
                 note(f"           {text}")
 
         ending = Demo(session, plan, stage, say).run()
-    answer.tell(_document(ending, plan.report), _summary(ending, plan.report))
+    answer.show(_document(ending, plan.report), _summary(ending, plan.report))
     if not ending.sound.is_sound:
         from duetime.spark.demo.processes import DemoFailed
 

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from duetime.spark.forecast.model import Error, QueueName, Trouble
     from duetime.spark.forecast.page import ForecastPage
 
-EXAMPLES = (
-    "duetime pipeline forecast --url redis://localhost --ahead 24h",
-    "duetime pipeline forecast --ahead 6h --capacity recall=1200 --out forecast.html",
-    "duetime pipeline forecast --url http://127.0.0.1:7777 --late-after 5s --json",
-)
-
 
 @dataclass(frozen=True)
 class ForecastOptions:
@@ -46,12 +40,17 @@ class ForecastOptions:
 
 @takes_options
 def forecast(options: ForecastOptions, spark: SparkOptions, target: Target) -> None:
-    """Say when which queue of the namespace will be how late, and draw it.
+    """Forecast the lateness of the namespace's queues, and draw it.
 
     Counts what waits in the store, adds what the past weeks say about jobs not pushed yet (table `jobs`), and compares
     it with what the consumers have shown that they can do (table `stats`). Changes nothing but the lake.
+
+    Examples:
+        duetime pipeline forecast --url redis://localhost --ahead 24h
+        duetime pipeline forecast --ahead 6h --capacity recall=1200 --out forecast.html
+        duetime pipeline forecast --url http://127.0.0.1:7777 --late-after 5s --json
     """
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     now = SystemClock().now_ms()
     given = {(target.space, name): rate for name, rate in map(read_capacity, options.capacity or [])}
     with spark.session("forecast") as session:
@@ -87,7 +86,7 @@ def forecast(options: ForecastOptions, spark: SparkOptions, target: Target) -> N
     aside = options.out.with_name(f".{options.out.name}.{os.getpid()}")
     aside.write_text(write_forecast(page), encoding="utf-8")
     os.replace(aside, options.out)
-    _tell(answer, page, options.out)
+    _show(answer, page, options.out)
 
 
 def read_capacity(text: str) -> tuple[str, float]:
@@ -101,7 +100,7 @@ def read_capacity(text: str) -> tuple[str, float]:
     return name, value
 
 
-def _tell(answer: Answer, page: "ForecastPage", path: Path) -> None:
+def _show(answer: Answer, page: "ForecastPage", path: Path) -> None:
     if answer.as_json:
         answer.document(_document(page, path))
         return

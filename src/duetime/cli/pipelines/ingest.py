@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duetime.cli.options import AnswerForm, takes_options
-from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.sources import JournalSource
 from duetime.cli.progress import show_progress
@@ -14,10 +13,6 @@ from duetime.cli.progress import show_progress
 if TYPE_CHECKING:
     from duetime.spark.ingest.run import Ingested
 
-EXAMPLES = (
-    "duetime pipeline ingest --journal /var/lib/duetime/journal --lake /srv/lake",
-    "duetime pipeline ingest --journal s3a://logs/duetime --lake s3a://lake/duetime --every 1m",
-)
 NAMED = 20
 
 
@@ -31,11 +26,15 @@ class IngestOptions:
 
 @takes_options
 def ingest(options: IngestOptions, source: JournalSource, spark: SparkOptions, form: AnswerForm) -> None:
-    """Take the sealed segments of the journal into the table `events`, each entry once.
+    """Load sealed segments of the journal into the table `events`.
 
     Only what is new is read. Damaged lines are reported with file and line; then the exit code is 1.
+
+    Examples:
+        duetime pipeline ingest --journal /var/lib/duetime/journal --lake /srv/lake
+        duetime pipeline ingest --journal s3a://logs/duetime --lake s3a://lake/duetime --every 1m
     """
-    answer = Answer(as_json=form.json)
+    answer = form.answer
     journal = source.journal_folder
     with spark.session("ingest") as session:
         from duetime.spark.ingest.run import run_ingest
@@ -46,7 +45,7 @@ def ingest(options: IngestOptions, source: JournalSource, spark: SparkOptions, f
             done = run_ingest(
                 lake, journal, every=options.every, told=lambda so_far: progress.advance_to(so_far.events)
             )
-    answer.tell(_document(done), _text(done))
+    answer.show(_document(done), _text(done))
     if done.damaged:
         raise typer.Exit(1)
 

@@ -1,20 +1,21 @@
 """`duetime pipeline lifecycle`: one row per job."""
 
 from duetime.cli.options import AnswerForm, takes_options
-from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import show_progress
-
-EXAMPLES = ("duetime pipeline lifecycle --lake /srv/lake", "duetime pipeline lifecycle --lake hdfs:///duetime --json")
 
 
 @takes_options
 def lifecycle(spark: SparkOptions, form: AnswerForm) -> None:
-    """Bring the table `jobs` up to the table `events`: when each job was accepted, due, delivered, ended, and how.
+    """Update the table `jobs` from the table `events`.
 
     Only the days of jobs that have new events are written again. Run `ingest` first.
+
+    Examples:
+        duetime pipeline lifecycle --lake /srv/lake
+        duetime pipeline lifecycle --lake hdfs:///duetime --json
     """
-    answer = Answer(as_json=form.json)
+    answer = form.answer
     with spark.session("lifecycle") as session:
         from duetime.spark.lake.lake import Lake
         from duetime.spark.lifecycle.run import run_lifecycle
@@ -23,6 +24,6 @@ def lifecycle(spark: SparkOptions, form: AnswerForm) -> None:
         with show_progress("lifecycle", as_json=form.json) as progress, progress.follow(session):
             done = run_lifecycle(lake)
     text = f"{done.jobs:,} jobs of {done.days:,} days were brought up to date." if done.days else "Nothing is new."
-    answer.tell(
+    answer.show(
         {"days": done.days, "jobs": done.jobs, "events_version": done.events_version, "version": done.version}, text
     )

@@ -6,9 +6,6 @@ from typing import Annotated
 import typer
 
 from duetime.cli.options import AnswerForm, takes_options
-from duetime.cli.output import Answer
-
-EXAMPLES = ("duetime pipeline package", "duetime pipeline package build/duetime.zip --json")
 
 
 @takes_options
@@ -16,11 +13,15 @@ def package(
     form: AnswerForm,
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("duetime.zip"),
 ) -> None:
-    """Write Duetime's code as an archive for `spark-submit --py-files` and `spark.submit.pyFiles`.
+    """Write Duetime as an archive for `spark-submit --py-files`.
 
     The executors' Python needs msgspec, httpx and pyarrow besides, and redis and hiredis for a Redis store.
+
+    Examples:
+        duetime pipeline package
+        duetime pipeline package build/duetime.zip --json
     """
     from duetime.spark.package import write_package
 
     count = write_package(path)
-    Answer(as_json=form.json).tell({"file": str(path), "files": count}, f"{path}: {count:,} files")
+    form.answer.show({"file": str(path), "files": count}, f"{path}: {count:,} files")

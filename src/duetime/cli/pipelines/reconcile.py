@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duetime.cli.options import takes_options
-from duetime.cli.output import Answer, note, safe
+from duetime.cli.output import note, safe
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.sources import ComparedStore, JournalSource, StoreSource
 from duetime.cli.progress import show_progress
@@ -14,11 +14,6 @@ from duetime.cli.progress import show_progress
 if TYPE_CHECKING:
     from duetime.spark.reconcile.repair import Reconciled
 
-EXAMPLES = (
-    "duetime pipeline reconcile --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost --dry-run",
-    "duetime pipeline reconcile --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost",
-    "duetime pipeline reconcile --journal s3a://logs/duetime --url http://duetime:7777 --assume-lost web-1-01JCV7ZK5N",
-)
 
 WORDS = {
     "pushed": "put back into the store",
@@ -42,12 +37,17 @@ class ReconcileOptions:
 def reconcile(
     options: ReconcileOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: ComparedStore
 ) -> None:
-    """Push again what was accepted, has not ended and is not in the store, under its old id and born.
+    """Push lost jobs again, with the same id and born.
 
     Stops with the node's name if the journal has a gap or a node is silent. Asks the store before every push. Safe to
     run again, and beside live traffic. The exit code is 1 if something could not be put back.
+
+    Examples:
+        duetime pipeline reconcile --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost --dry-run
+        duetime pipeline reconcile --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost
+        duetime pipeline reconcile --journal s3a://logs/duetime --url http://duetime:7777 --assume-lost web-1-01JCV7ZK5N
     """
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     journal = source.journal_folder
     with spark.session("reconcile") as session:
         from duetime.spark.lake.lake import Lake
@@ -63,7 +63,7 @@ def reconcile(
                 assume_lost=store.assume_lost or (),
                 told=(lambda step: None) if target.json else (lambda step: note(f"{step} ...")),
             )
-    answer.tell(_document(done), _text(done))
+    answer.show(_document(done), _text(done))
     if not done.is_repaired:
         raise typer.Exit(1)
 

@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 
     from duetime.spark.replay.drive import Arrival
 
-EXAMPLES = (
-    "duetime pipeline replay recall --since 2026-11-15T09:00:00Z --until 2026-11-15T10:00:00Z --to load-test --dry-run",
-    "duetime pipeline replay recall --since 2026-11-15 --until 2026-11-16 --to load-test --speed 24",
-    "duetime pipeline replay recall --since 2026-11-15 --until 2026-11-16 --consumers 1,2,4,8",
-)
-
 
 @dataclass(frozen=True)
 class ReplayOptions:
@@ -56,12 +50,17 @@ def replay(
     spark: SparkOptions,
     target: Target,
 ) -> None:
-    """Re-drive a past window's arrivals for a capacity test: against another queue (--to) or simulated (--consumers).
+    """Repeat a past window's arrivals as a capacity test.
 
     Arrivals keep their gaps, so the load is that of the past, times --speed. Jobs get new ids and, unless --bodies is
     given, blank bodies of the same size. The queue of the past is never touched.
+
+    Examples:
+        duetime pipeline replay recall --since 2026-11-15T09:00Z --until 2026-11-15T10:00Z --to load-test --dry-run
+        duetime pipeline replay recall --since 2026-11-15 --until 2026-11-16 --to load-test --speed 24
+        duetime pipeline replay recall --since 2026-11-15 --until 2026-11-16 --consumers 1,2,4,8
     """
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     start, end = read_time(options.since), read_time(options.until)
     check(queue, options, target, length_ms=end - start)
     with spark.session("replay") as session:
@@ -80,7 +79,7 @@ def replay(
         if options.consumers and not options.dry_run:
             _simulate(answer, arrived, options)
         elif options.dry_run or options.to is None:
-            answer.tell({"dry_run": True, **plan}, _plan_text(plan, options))
+            answer.show({"dry_run": True, **plan}, _plan_text(plan, options))
         else:
             _drive(answer, arrived, options, target, total=plan["jobs"])
 
@@ -187,7 +186,7 @@ def _drive(answer: Answer, arrived: "DataFrame", options: ReplayOptions, target:
         "call_p50_ms": round(percentile(done.calls_ms, 0.5), 1),
         "call_p99_ms": round(percentile(done.calls_ms, 0.99), 1),
     }
-    answer.tell(
+    answer.show(
         sums,
         f"{done.pushed:,} jobs went to {target.space}/{options.to} in {span(done.seconds * 1000)}; calls took "
         f"{span(sums['call_p50_ms'])} (p99 {span(sums['call_p99_ms'])}) and were {span(sums['behind_p99_ms'])} behind "

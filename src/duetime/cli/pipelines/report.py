@@ -8,17 +8,11 @@ from typing import Annotated
 import typer
 
 from duetime.cli.options import AnswerForm, takes_options
-from duetime.cli.output import Answer, span
+from duetime.cli.output import span
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
 from duetime.model.clock import SystemClock, duration_ms, instant_ms
 from duetime.model.errors import InvalidRequest
-
-EXAMPLES = (
-    "duetime pipeline report --last 7d",
-    "duetime pipeline report --since 2026-11-01 --until 2026-12-01 --out november.html",
-    "duetime pipeline report --last 1h --target 100ms --json",
-)
 
 
 @dataclass(frozen=True)
@@ -41,11 +35,16 @@ class ReportOptions:
 
 @takes_options
 def report(options: ReportOptions, spark: SparkOptions, form: AnswerForm) -> None:
-    """Write one self-contained HTML file: conservation law, lateness, throughput, retries, dead letters, batches.
+    """Write one HTML file on lateness, throughput, retries and losses.
 
     Reads `stats`, `jobs` and `events`. The file needs no network and no other file; it prints well, light or dark.
+
+    Examples:
+        duetime pipeline report --last 7d
+        duetime pipeline report --since 2026-11-01 --until 2026-12-01 --out november.html
+        duetime pipeline report --last 1h --target 100ms --json
     """
-    answer = Answer(as_json=form.json)
+    answer = form.answer
     now = SystemClock().now_ms()
     start, end = read_period(options, now)
     with spark.session("report") as session, show_progress("report", as_json=form.json) as progress:
@@ -58,7 +57,7 @@ def report(options: ReportOptions, spark: SparkOptions, form: AnswerForm) -> Non
         path = options.out or Path(default_name(made))
         write_file(made, path)
     counts = made.whole.counts
-    answer.tell(
+    answer.show(
         {"file": str(path), **summary(made)},
         f"{path}: {counts['accepted']:,} accepted, {counts['delivered']:,} delivered, {counts['acked']:,} acked, "
         f"p99 {span(made.whole.p99) if made.whole.p99 is not None else '-'} late",

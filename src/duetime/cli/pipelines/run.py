@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from duetime.cli.options import takes_options
-from duetime.cli.output import Answer, note, safe, span
+from duetime.cli.output import note, safe, span
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.pipelines.sources import ComparedStore, JournalSource, StoreSource
 from duetime.model.clock import duration_ms
@@ -18,11 +18,6 @@ from duetime.model.clock import duration_ms
 if TYPE_CHECKING:
     from duetime.spark.lake.lake import Lake
     from duetime.spark.rounds import Round, RoundPlan, RoundWatcher
-
-EXAMPLES = (
-    "duetime pipeline run --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost --every 15m",
-    "duetime pipeline run --journal /srv/journal --lake /srv/lake --journal-only --report report.html --json",
-)
 
 
 @dataclass(frozen=True)
@@ -58,14 +53,18 @@ class RunOptions:
 def run(
     options: RunOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: ComparedStore
 ) -> None:
-    """Do ingest, lifecycle, stats, audit and, if asked for, the report, in one session: once, or every few minutes.
+    """Run ingest, lifecycle, stats, audit and report, once or repeatedly.
 
     A step that fails ends its round; with --every the next round begins anew. Without it the exit code is 1 if
     something is wrong: a failed step, a damaged line, an audit that is not sound. An error that nobody foresaw, such as
     a session that died, ends the command; the health file says so first. Nodes of the journal that have ended and are
     whole in the lake leave the store's registry.
+
+    Examples:
+        duetime pipeline run --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost --every 15m
+        duetime pipeline run --journal /srv/journal --lake /srv/lake --journal-only --report report.html --json
     """
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     journal, every_ms = source.journal_folder, duration_ms(options.every) if options.every else 0
     with spark.session("run") as session:
         from duetime.spark.lake.lake import Lake
@@ -90,7 +89,7 @@ def run(
         number = 1
         while True:
             made = run_round(lake, plan, number=number, told=_sayer(target, number), ended=write_files, watcher=watcher)
-            answer.tell(_document(made), _text(made))
+            answer.show(_document(made), _text(made))
             if not every_ms:
                 break
             number += 1

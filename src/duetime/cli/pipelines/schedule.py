@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 
 SHOWN_HOURS = 24
 
-EXAMPLES = (
-    'duetime pipeline schedule --source members.parquet --queue recall --body "struct(member_id, email)" \\',
-    '    --id "concat(\'recall-\', member_id)" --due "expires_at - interval 3 days" --where "plan = \'pro\'" --dry-run',
-    "duetime pipeline schedule --source members.csv --queue recall --body email --spread 10m --max-rate 20000",
-    "duetime pipeline schedule --source jdbc:postgresql://db/crm --source-option dbtable=members --queue q --body id",
-)
-
 
 @dataclass(frozen=True)
 class ScheduleOptions:
@@ -108,6 +101,12 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
 
     All rows are checked and written to the lake first, then pushed; a run that was interrupted goes on where it was,
     and a batch that is done is not pushed again. The values of --id, --due, --body and --where are Spark SQL.
+
+    Examples:
+        duetime pipeline schedule --source members.parquet --queue recall --body "struct(member_id, email)" \
+            --id "concat('recall-', member_id)" --due "expires_at - interval 3 days" --where "plan = 'pro'" --dry-run
+        duetime pipeline schedule --source members.csv --queue recall --body email --spread 10m --max-rate 20000
+        duetime pipeline schedule --source jdbc:postgresql://db/crm --source-option dbtable=members --queue q --body id
     """
     selection = options.selection()
     batch = choices.batch or default_batch(options.queue, selection, choices, target)
@@ -126,9 +125,9 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
         "journal": choices.journal,
         "source": hashlib.sha256(selection.describe().encode()).hexdigest(),
     }
-    answer = Answer(as_json=target.json)
+    answer = target.answer
     if not options.dry_run and not spark.remote and (done := _find_done(spark.lake_folder, fields)):
-        _tell(answer, done, f"{target.space}/{options.queue}", batch)
+        _show(answer, done, f"{target.space}/{options.queue}", batch)
         return
     with spark.session("schedule") as session, show_progress("reading", as_json=target.json) as progress:
         from duetime.spark.load.options import read_options
@@ -143,7 +142,7 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
                 found: Preview | Scheduled = look(frame, checked)
             else:
                 found = load(frame, lake=spark.lake_folder, on_phase=progress.begin, **fields)
-    _tell(answer, found, f"{target.space}/{options.queue}", batch)
+    _show(answer, found, f"{target.space}/{options.queue}", batch)
 
 
 def _find_done(lake: str, fields: "LoadFields") -> "Scheduled | None":
@@ -160,7 +159,7 @@ def default_batch(queue: str, selection: "Selection", choices: LoadChoices, targ
     return f"{queue[:150]}-{datetime.now(UTC):%Y-%m-%d}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
 
 
-def _tell(answer: Answer, found: "Preview | Scheduled", queue: str, batch: str) -> None:
+def _show(answer: Answer, found: "Preview | Scheduled", queue: str, batch: str) -> None:
     from duetime.spark.load.batch import Scheduled
 
     if isinstance(found, Scheduled):
@@ -189,7 +188,7 @@ def _tell_result(answer: Answer, done: "Scheduled", queue: str) -> None:
     }
     if done.was_done:
         said = f"the batch {done.batch} was done {rfc3339(done.finished_at)} with {done.accepted:,} accepted"
-        answer.tell(document, f"{queue}: {said}; the source was not read now and nothing was pushed")
+        answer.show(document, f"{queue}: {said}; the source was not read now and nothing was pushed")
         return
     parts = [f"{done.accepted:,} accepted"]
     parts += [f"{done.kept:,} kept"] if done.kept else []
@@ -197,7 +196,7 @@ def _tell_result(answer: Answer, done: "Scheduled", queue: str) -> None:
     parts += [f"{done.repeated:,} of them by an earlier run"] if done.repeated else []
     pace = f" in {span(done.seconds * 1000)} ({rate:,.0f} jobs/s)" if done.seconds else ""
     text = f"{queue}: {', '.join(parts)}{pace}; batch {done.batch}, done {rfc3339(done.finished_at)}"
-    answer.tell(document, text)
+    answer.show(document, text)
 
 
 def _preview_document(found: "Preview") -> dict[str, Any]:

@@ -10,8 +10,6 @@ from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import show_progress
 
-EXAMPLES = ("duetime pipeline stats --lake lake", "duetime pipeline stats --again --json")
-
 
 @dataclass(frozen=True)
 class StatsOptions:
@@ -21,12 +19,16 @@ class StatsOptions:
 
 @takes_options
 def stats(options: StatsOptions, spark: SparkOptions, form: AnswerForm) -> None:
-    """Bring the table `stats` up to date, and show the counters of each topic: written, notified, deleted, failed.
+    """Update the table `stats`, and show the counters of each topic.
 
     Reads `events` and `jobs`; run `ingest` and `lifecycle` before. Days that changed are made again as a whole, so it
     may run at any time.
+
+    Examples:
+        duetime pipeline stats --lake lake
+        duetime pipeline stats --again --json
     """
-    answer = Answer(as_json=form.json)
+    answer = form.answer
     with spark.session("stats") as session, show_progress("stats", as_json=form.json) as progress:
         from duetime.spark.lake.lake import Lake
         from duetime.spark.stats.counters import daily_counters, total_counters

@@ -7,15 +7,9 @@ import msgspec
 import typer
 
 from duetime.cli.options import AnswerForm, takes_options
-from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import show_progress
 from duetime.model.clock import SystemClock, duration_ms
-
-EXAMPLES = (
-    "duetime pipeline vacuum --lake /srv/lake --keep 400d --bodies 30d --dry-run",
-    "duetime pipeline vacuum --lake s3a://lake/duetime --bodies 30d",
-)
 
 
 @dataclass(frozen=True)
@@ -31,13 +25,17 @@ class VacuumOptions:
 
 @takes_options
 def vacuum(options: VacuumOptions, spark: SparkOptions, form: AnswerForm) -> None:
-    """Forget old days of the lake's tables, old bodies, the rows of finished batches, and files that nothing names.
+    """Remove old days, old bodies and unused files of the lake.
 
     A day stays as long as a job of it lives, with that job's body, because reconcile would need it. Files that readers
     may still use stay for a day after they were replaced, and go with the next vacuum. So do the scratch files of a run
     that was killed, when nothing of them has changed for a day.
+
+    Examples:
+        duetime pipeline vacuum --lake /srv/lake --keep 400d --bodies 30d --dry-run
+        duetime pipeline vacuum --lake s3a://lake/duetime --bodies 30d
     """
-    answer = Answer(as_json=form.json)
+    answer = form.answer
     with spark.session("vacuum") as session:
         from duetime.spark.lake.lake import Lake
         from duetime.spark.lake.vacuum import vacuum as clean
@@ -60,4 +58,4 @@ def vacuum(options: VacuumOptions, spark: SparkOptions, form: AnswerForm) -> Non
     parts += [f"what {done.scratch:,} killed runs left aside"] if done.scratch else []
     parts += [f"{done.files:,} files that nothing names ({done.bytes:,} bytes)"] if done.files else []
     text = f"{'; '.join(parts)} {verb}." if parts else "Nothing is old enough."
-    answer.tell({"dry_run": options.dry_run, **msgspec.to_builtins(done)}, text)
+    answer.show({"dry_run": options.dry_run, **msgspec.to_builtins(done)}, text)

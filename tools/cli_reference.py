@@ -1,6 +1,6 @@
 """The reference of all commands as Markdown, written from the commands themselves.
 
-`python -m duetime.cli.reference` renews the marked parts of docs/cli.md; a test fails while they differ, so what the
+`python tools/cli_reference.py` renews the marked parts of docs/cli.md; a test fails while they differ, so what the
 page says is what `--help` says.
 """
 

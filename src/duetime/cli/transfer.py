@@ -14,9 +14,12 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, safe
 from duetime.cli.progress import show_progress
 from duetime.client import event_loop
-from duetime.client.store_link import opened_store
+from duetime.client.store_link import on_store, opened_store
 from duetime.model.clock import duration_ms
+from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.masking import mask
+from duetime.stores.open import migrate_store, pending_migrations
+from duetime.transfer.backup_file import check_backup, restore_backup, write_backup
 from duetime.transfer.registry_records import read_records
 from duetime.transfer.store_move import MoveReport, StoreMove, clock_skew_ms, opened, survey
 
@@ -43,17 +46,22 @@ class MoveOptions:
 
 @takes_options
 def move(places: MovePlaces, options: MoveOptions, target: Target) -> None:
-    """Move everything from one store to another: jobs, dead letters, rules, tokens, topics, users.
+    """Move all jobs, rules, tokens, topics and users to another store.
 
     Live: queues are paused at the source while their jobs go over; point consumers and producers at the new store
     before, meanwhile or afterwards. Run it again after a crash, or for what was pushed to the source since. The exit
     code is 1 if something stayed at the source.
+
+    Examples:
+        duetime move --from sqlite:///var/lib/duetime/jobs.db --to redis://localhost --dry-run
+        duetime move --from sqlite:///var/lib/duetime/jobs.db --to redis://localhost
+        duetime move --from redis://localhost --to postgresql://db/app --follow --json
     """
     if options.dry_run:
-        event_loop.run(_survey(places, Answer(as_json=target.json)))
+        event_loop.run(_survey(places, target.answer))
         return
     report = _run(places, options, as_json=target.json)
-    _tell(report, Answer(as_json=target.json))
+    _show(report, target.answer)
     if not report.is_whole:
         raise typer.Exit(1)
 
@@ -94,30 +102,30 @@ async def _survey(places: MovePlaces, answer: Answer) -> None:
         else:
             text += f" {mask(places.target)} would be made."
     for queue, one in counts.items():
-        answer.tell(
+        answer.show(
             {"queue": str(queue), "ready": one.ready, "delayed": one.delayed, "leased": one.leased, "dead": one.dead},
             f"{queue}: {one.ready:,} ready, {one.delayed:,} delayed, {one.leased:,} leased, {one.dead:,} dead",
         )
-    answer.tell(document, text)
+    answer.show(document, text)
 
 
 def _is_there(url: str) -> bool:
     return not url.startswith("sqlite:") or Path(unquote(urlsplit(url).path)).exists()
 
 
-def _tell(report: MoveReport, answer: Answer) -> None:
+def _show(report: MoveReport, answer: Answer) -> None:
     for one in report.queues:
         document = {"queue": str(one.queue), "moved": one.moved, "left": one.left, "verified": one.is_verified}
         moved = ", ".join(f"{count:,} {state}" for state, count in one.moved.items())
         end = "verified" if one.is_verified else f"{one.left:,} LEFT AT THE SOURCE" if one.left else "NOT VERIFIED"
-        answer.tell(document, f"{one.queue}: {moved}; {end}")
+        answer.show(document, f"{one.queue}: {moved}; {end}")
     for problem in report.problems[:NAMED]:
         note(f"duetime: not moved: {safe(problem)}")
     for name in report.other_records[:NAMED]:
         note(f"duetime: the target has another value for {safe(name)}, and keeps it")
     if abs(report.skew_ms) > SKEW_MS:
         note(f"duetime: the target's clock is {report.skew_ms:+,} ms from the source's, and so are deliveries")
-    answer.tell(
+    answer.show(
         {
             "moved": report.moved,
             "left": report.left,
@@ -132,3 +140,94 @@ def _tell(report: MoveReport, answer: Answer) -> None:
             "; nothing is left at the source." if report.is_whole else f"; {report.left:,} jobs are left: run it again."
         ),
     )
+
+
+class BackupNotWritten(DuetimeError):
+    """The backup's file could not be written."""
+
+    code = "backup_not_written"
+    status = 507
+
+
+BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.", dir_okay=False)]
+
+
+@takes_options
+def backup(file: BackupFile, target: Target) -> None:
+    """Write all jobs, rules, tokens, topics and users of a store to one file.
+
+    Also while servers work on it: each job that is there from the beginning to the end is in the file. A job that was
+    finished meanwhile may be, too, and would be delivered once more. The file holds bodies and hashes of tokens; only
+    its owner may read it. A file that exists is not overwritten.
+
+    Examples:
+        duetime backup jobs.backup --url redis://localhost
+    """
+    with show_progress("backup", as_json=target.json, unit="jobs") as progress:
+        try:
+            done = on_store(target.address, lambda store: write_backup(store, file, progress.advance_to))
+        except OSError as error:
+            raise BackupNotWritten(f"cannot write {file}: {error.strerror or error}") from None
+    target.answer.show(
+        {"file": str(file), "jobs": done.jobs, "records": done.records, "queues": done.queues, "sha256": done.sha256},
+        f"{file}: {done.jobs:,} jobs in {done.queues:,} queues, {done.records:,} records. sha256 {done.sha256}",
+    )
+
+
+@takes_options
+def restore(
+    file: BackupFile,
+    target: Target,
+    check: Annotated[bool, typer.Option("--check", help="Only check that the file is whole.")] = False,
+) -> None:
+    """Load a backup into an empty store of any kind.
+
+    Checks the whole file first, and refuses a store that has jobs. Run it again if it was interrupted. Jobs that a
+    consumer held wait until that lease would have ended.
+
+    Examples:
+        duetime restore jobs.backup --check
+        duetime restore jobs.backup --url postgresql://db/app
+    """
+    answer = target.answer
+    found = check_backup(file)
+    document: dict[str, Any] = {"file": str(file), "jobs": found.jobs, "records": found.records, "sha256": found.sha256}
+    if check:
+        answer.show({**document, "whole": True}, f"{file} is whole: {found.jobs:,} jobs, {found.records:,} records.")
+        return
+    if not target.is_chosen:
+        raise InvalidRequest("restore into which store? Name it with --url or DUETIME_URL")
+    with show_progress("restore", total=found.jobs, as_json=target.json, unit="jobs") as progress:
+        on_store(target.address, lambda store: restore_backup(store, file, found, progress.advance_to))
+    answer.show({**document, "restored": True}, f"{found.jobs:,} jobs and {found.records:,} records restored.")
+
+
+@takes_options
+def migrate(
+    target: Target,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the statements and change nothing.")] = False,
+) -> None:
+    """Create or upgrade the tables of PostgreSQL, MariaDB, MySQL or SQLite.
+
+    A server does the same when it starts, if its database user may. With --sql somebody else can: give what it prints
+    to psql in one transaction, or to the client of MariaDB or MySQL. Servers of the release before go on working on
+    upgraded tables.
+
+    Examples:
+        duetime migrate --url postgresql://db/app
+        duetime migrate --sql --url postgresql://db/app | psql --single-transaction app
+    """
+    if target.address.startswith("http"):
+        raise InvalidRequest("migrate takes the URL of a store, not of a server")
+    answer = target.answer
+    pending = pending_migrations(target.address)
+    if sql:
+        for one in pending:
+            answer.show({"name": one.name, "sql": one.script}, f"-- {one.name}\n{one.script}")
+        return
+    if pending:
+        migrate_store(target.address)
+    for one in pending:
+        answer.show({"name": one.name, "applied": True}, f"applied {one.name}")
+    if not pending and not target.json:
+        answer.console.print("the tables are up to date")
