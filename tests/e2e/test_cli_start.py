@@ -137,5 +137,5 @@ def test_help_of_a_group_imports_none_of_its_commands(shell: Shell) -> None:
     modules = loaded(shell, "--help")
     assert not modules & {"duetime.cli.push", "duetime.cli.topic", "duetime.cli.pipelines.schedule", "httpx"}
     assert "Bring dead jobs back" in shell.ok("dead", "-h").out
-    assert "Dead letters: look at them" in shell.ok("-h").out
+    assert "Dead letters: list, bring back" in shell.ok("-h").out
     assert "failed" not in shell.ok("-h").out

@@ -55,14 +55,14 @@ def test_the_admin_api_is_found_beside_the_default_server(
     ],
 )
 def test_only_the_usual_port_of_the_api_becomes_the_admin_port(url: str, admin: str) -> None:
-    assert Target(url).admin_address == admin
+    assert Target(url=url).admin_address == admin
 
 
 def test_the_admin_api_can_have_a_variable_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUETIME_URL", "http://jobs.example.com")
     monkeypatch.setenv("DUETIME_ADMIN_URL", "http://admin.example.com")
     assert Target().admin_address == "http://admin.example.com"
-    assert Target("http://other:7777").admin_address == "http://other:7778"
+    assert Target(url="http://other:7777").admin_address == "http://other:7778"
 
 
 def test_a_new_token_may_read_and_write(shell: Shell) -> None:

@@ -221,6 +221,9 @@ def peek(queue: QueueArgument, target: Target) -> None:
     """Show the next job without leasing it: the first ready one, else the next one due.
 
     Exits with 1 when nothing waits.
+
+    Examples:
+        duetime peek mail
     """
     with target.connect() as client:
         queue_client = client.queue(queue)
