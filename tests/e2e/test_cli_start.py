@@ -1,4 +1,4 @@
-"""A command starts fast because it imports only what it needs, and so does a completion."""
+"""A command starts fast because it imports only what it needs, and so do a completion and a server."""
 
 import json
 import subprocess
@@ -54,6 +54,55 @@ def test_a_push_to_a_server_imports_what_it_needs(shell: Shell, serve: Callable[
     assert "duetime.client.sync_http" in modules
     assert not modules & SLOW
     assert shell.json("queue", "counts", "mail")[0]["delayed"] == 1
+
+
+SERVED = """
+import json, sys
+from duetime.model.settings import load
+from duetime.server.listeners import bind_all
+from duetime.server.process import LISTENERS, run, serve
+from duetime.server.supervision.siblings import Alone
+from duetime.server.supervision.signals import Orders
+
+settings = load(flags={"store": "sqlite:jobs.db", "port": 0, "admin_port": 0}, environment={}, file={})
+
+
+async def main():
+    orders = Orders()
+
+    def ready(runtime):
+        print(json.dumps(sorted(sys.modules)))
+        orders.stop.set()
+
+    await serve(settings, bind_all(LISTENERS, settings), orders, siblings=Alone(), ready=ready)
+
+
+run(main())
+"""
+LATER = {
+    "aiohttp": "with the first topic",
+    "apprise": "with the first alert that is sent",
+    "argon2": "with the first password",
+    "duetime.console.app": "with the first page",
+    "duetime.protocols.ouqiang": "where it is switched on",
+    "duetime.protocols.tcp": "where it is switched on",
+    "duetime.stores.redis": "where a pool uses it",
+    "httpx": "never",
+    "jinja2": "with the first page",
+    "opentelemetry": "with tracing",
+    "rich": "never: it is the command's",
+    "typer": "never: it is the command's",
+}
+"""When a server imports what its start would only be slower for. A server that was killed must be back soon."""
+
+
+def test_a_server_is_ready_before_it_imports_what_it_may_never_need(shell: Shell) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SERVED], cwd=shell.folder, capture_output=True, text=True, timeout=120, check=True
+    )
+    modules = set(json.loads(ran.stdout.splitlines()[-1]))
+    assert "duetime.protocols.v1.routes" in modules
+    assert not modules & set(LATER)
 
 
 def test_importing_the_package_imports_no_part_of_it() -> None:

@@ -7,14 +7,14 @@ because a job is leased to one of them.
 """
 
 import asyncio
+import importlib
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from duetime.callbacks.caller import Caller
 from duetime.callbacks.failing_topics import Streaks, TopicTrouble
 from duetime.callbacks.limits import Breaker, Slots
 from duetime.callbacks.targets import AllowedTargets, Network
@@ -28,6 +28,9 @@ from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import TopicNotFound
 from duetime.model.topic import Status, Topic, host_of
 from duetime.stores.base import RulesChange
+
+if TYPE_CHECKING:
+    from duetime.callbacks.caller import Caller
 
 log = logging.getLogger("duetime.courier")
 
@@ -77,23 +80,12 @@ class Courier:
         self._closing: set[asyncio.Task[None]] = set()
         self._work: set[asyncio.Task[None]] = set()
         self._duties: list[asyncio.Task[None]] = []
-        self._caller = Caller(AllowedTargets(self._options.allowed))
-        self._tools = LaneTools(
-            engine=pools.engine,
-            leases=self._leases_in,
-            caller=self._caller,
-            slots=Slots(self._options.in_flight),
-            host=self._host,
-            alert=alert,
-            halt=self._halt,
-            spawn=self._spawn,
-            clock=self._clock,
-            zone=self._options.zone,
-            lease_ms=self._options.lease_ms,
-        )
+        self._slots = Slots(self._options.in_flight)
+        self._alert = alert
+        self._caller: Caller | None = None
+        self._tools: LaneTools | None = None
 
     async def __aenter__(self) -> "Courier":
-        await self._caller.__aenter__()
         self._duties = [
             asyncio.create_task(run_duty(Rounds("courier", self._follow))),
             asyncio.create_task(self._drain()),
@@ -108,7 +100,8 @@ class Courier:
         await asyncio.gather(*self._work, *self._duties, return_exceptions=True)
         for leases in self._leases.values():
             await leases.give_back_all()
-        await self._caller.__aexit__(None, None, None)
+        if self._caller is not None:
+            await self._caller.__aexit__(None, None, None)
 
     async def _finish_work(self) -> None:
         """Wait for the calls under way, and for the acks that follow them, at most `grace_s`."""
@@ -137,7 +130,7 @@ class Courier:
 
     @property
     def in_flight(self) -> int:
-        return self._tools.slots.used
+        return self._slots.used
 
     @property
     def held(self) -> int:
@@ -192,13 +185,36 @@ class Courier:
             wanted = topics if isinstance(lane, TopicLane) else removed
             if address not in wanted or task.done():
                 await self._close(address)
-        for address, topic in topics.items():
-            if address.pool in self._pools:
-                await self._open(address, topic)
+        if topics or removed:
+            tools = self._tools = self._tools or await self._make_tools()
+            for address, topic in topics.items():
+                if address.pool in self._pools:
+                    await self._open(address, topic, tools)
+            for address, topic in removed.items():
+                if address not in self._lanes and address.pool in self._pools:
+                    self._run(RemovedTopicLane(address, topic, tools, self._topics))
         self._share_slots(topics)
-        for address, topic in removed.items():
-            if address not in self._lanes and address.pool in self._pools:
-                self._run(RemovedTopicLane(address, topic, self._tools, self._topics))
+
+    async def _make_tools(self) -> LaneTools:
+        """The HTTP client takes longer to import than the rest of a server's start, so that it waits for the first
+        topic.
+        """
+        module = await asyncio.to_thread(importlib.import_module, "duetime.callbacks.caller")
+        caller: Caller = module.Caller(AllowedTargets(self._options.allowed))
+        self._caller = await caller.__aenter__()
+        return LaneTools(
+            engine=self._pools.engine,
+            leases=self._leases_in,
+            caller=caller,
+            slots=self._slots,
+            host=self._host,
+            alert=self._alert,
+            halt=self._halt,
+            spawn=self._spawn,
+            clock=self._clock,
+            zone=self._options.zone,
+            lease_ms=self._options.lease_ms,
+        )
 
     def _share_slots(self, topics: Mapping[TopicAddress, Topic]) -> None:
         """Have one namespace leave half of the slots to others, where there are others."""
@@ -207,13 +223,13 @@ class Courier:
             callers.setdefault(host_of(topic.callback), set()).add(address.queue.namespace)
         for name, host in self._hosts.items():
             host.slots.share(is_shared=len(callers.get(name, ())) > 1)
-        self._tools.slots.share(is_shared=len({address.queue.namespace for address in topics}) > 1)
+        self._slots.share(is_shared=len({address.queue.namespace for address in topics}) > 1)
 
-    async def _open(self, address: TopicAddress, topic: Topic) -> None:
+    async def _open(self, address: TopicAddress, topic: Topic, tools: LaneTools) -> None:
         """Run the topic's lane. An edited topic restarts it; its calls go on."""
         lane, _ = self._lanes.get(address, (None, None))
         if lane is None:
-            self._run(TopicLane(address, topic, self._tools))
+            self._run(TopicLane(address, topic, tools))
         elif isinstance(lane, TopicLane) and lane.topic is not topic:
             await self._close(address)
             lane.set_topic(topic)

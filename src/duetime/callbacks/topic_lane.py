@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from duetime.callbacks.caller import Caller
 from duetime.callbacks.failing_topics import Streak
 from duetime.callbacks.limits import Breaker, Slots
 from duetime.callbacks.outcome import GONE, CallbackAnswer, Verdict, describe, judge, retry_after_s, retry_delay_ms
@@ -29,6 +28,9 @@ from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, Event, Lease
 from duetime.model.topic import Status, Topic, host_of
 from duetime.stores.base import RulesChange
+
+if TYPE_CHECKING:
+    from duetime.callbacks.caller import Caller
 
 log = logging.getLogger("duetime.courier")
 notify_log = logging.getLogger("duetime.notify")
@@ -56,7 +58,7 @@ class LaneTools:
 
     engine: Callable[[str], Engine]
     leases: Callable[[str], HeldLeases]
-    caller: Caller
+    caller: "Caller"
     slots: Slots
     host: Callable[[str], LaneHost]
     alert: Alert

@@ -10,14 +10,15 @@ import functools
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from argon2 import PasswordHasher
-from argon2.exceptions import Argon2Error, InvalidHashError
 from starlette.types import Scope
 
 from duetime.model.errors import InvalidRequest, Unauthorized
 from duetime.protocols.rate_limits import RateLimits
+
+if TYPE_CHECKING:
+    from argon2 import PasswordHasher
 
 T = TypeVar("T")
 
@@ -31,7 +32,12 @@ REMEMBERED = 256
 HASHING = 2
 """Passwords that are checked at a time: each takes 64 MiB of memory."""
 
-_hasher = PasswordHasher()
+
+@functools.cache
+def _hasher() -> "PasswordHasher":
+    from argon2 import PasswordHasher  # noqa: PLC0415 - a server without accounts never needs it
+
+    return PasswordHasher()
 
 
 def hash_password(password: str) -> str:
@@ -40,7 +46,7 @@ def hash_password(password: str) -> str:
         raise InvalidRequest(
             f"password must have at least {SHORTEST_PASSWORD} and at most {LONGEST_PASSWORD} characters"
         )
-    return _hasher.hash(password)
+    return _hasher().hash(password)
 
 
 @functools.cache
@@ -50,8 +56,10 @@ def _nobody() -> str:
 
 
 def _matches(hashed: str | None, password: str) -> bool:
+    from argon2.exceptions import Argon2Error, InvalidHashError  # noqa: PLC0415 - as above
+
     try:
-        return _hasher.verify(hashed or _nobody(), password.encode(errors="surrogateescape")) and hashed is not None
+        return _hasher().verify(hashed or _nobody(), password.encode(errors="surrogateescape")) and hashed is not None
     except (Argon2Error, InvalidHashError):
         return False
 

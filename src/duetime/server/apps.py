@@ -5,6 +5,7 @@ ack pass here. Everything else is ordinary Starlette.
 """
 
 import asyncio
+import importlib
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -21,7 +22,9 @@ from duetime.alerts.problems import Alerts
 from duetime.alerts.watchdog import Watchdog, WatchTargets
 from duetime.callbacks.courier import Courier
 from duetime.callbacks.failing_topics import FailingCallbacks
-from duetime.console import ConsoleParts, LiveFigures, RateHistory, make_console
+from duetime.console.live import LiveFigures
+from duetime.console.parts import ConsoleParts
+from duetime.console.rate_history import RateHistory
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.memory_budget import Budget
@@ -124,11 +127,22 @@ def admin_apps(runtime: Runtime) -> Sequence[MountedApp]:
     php = [
         MountedApp(path, php_admin(runtime)) for path in ("/add.php", "/check.php") if runtime.settings.php_admin_token
     ]
-    return (
-        MountedApp("/console", make_console(_console_parts(runtime))),
-        *php,
-        MountedApp("", LmstfyAdmin(runtime.lmstfy)),
-    )
+    return (MountedApp("/console", console_app(runtime)), *php, MountedApp("", LmstfyAdmin(runtime.lmstfy)))
+
+
+def console_app(runtime: Runtime) -> ASGIApp:
+    """The console, imported with the first request for a page: templates and pages would make the start a third
+    longer. The import runs in a thread, so that other requests are served meanwhile.
+    """
+    made: list[ASGIApp] = []
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if not made:
+            module = await asyncio.to_thread(importlib.import_module, "duetime.console.app")
+            made.append(module.make_console(_console_parts(runtime)))
+        await made[0](scope, receive, send)
+
+    return serve
 
 
 def php_admin(runtime: Runtime) -> PhpAdminApp:

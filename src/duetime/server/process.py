@@ -28,10 +28,7 @@ from duetime.metrics.siblings import Siblings
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import Settings
 from duetime.protocols.local_guard import local_only
-from duetime.protocols.ouqiang import OuqiangApp
 from duetime.protocols.refusals import refusal_body
-from duetime.protocols.tcp import TcpOptions, TcpServer
-from duetime.protocols.tcp.commands import CommandRules, Commands
 from duetime.server.apps import Runtime, admin_app, api_app, api_shortcut, companions
 from duetime.server.listeners import ListenerSpec, Listening, Make, Sockets, close_all
 from duetime.server.recorders import PoolRecorders
@@ -74,7 +71,10 @@ def http(
     return make
 
 
-def tcp_listener(runtime: Runtime, sockets: Sequence[socket.socket]) -> TcpServer:
+def tcp_listener(runtime: Runtime, sockets: Sequence[socket.socket]) -> Listening:
+    from duetime.protocols.tcp import TcpOptions, TcpServer  # noqa: PLC0415 - few servers have it on
+    from duetime.protocols.tcp.commands import CommandRules, Commands  # noqa: PLC0415
+
     settings = runtime.settings
     rules = CommandRules(settings.tcp_pool, settings.tcp_namespace, settings.tcp_token, settings.tcp_update_fails)
     options = TcpOptions(tls=read_certificate(settings.tcp_certificate), access_log=runtime.lmstfy.access_log)
@@ -82,6 +82,8 @@ def tcp_listener(runtime: Runtime, sockets: Sequence[socket.socket]) -> TcpServe
 
 
 def ouqiang_app(runtime: Runtime) -> ASGIApp:
+    from duetime.protocols.ouqiang import OuqiangApp  # noqa: PLC0415 - few servers have it on
+
     settings = runtime.settings
     app = OuqiangApp(
         lambda: runtime.pools.engine(settings.ouqiang_pool),
