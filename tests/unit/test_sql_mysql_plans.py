@@ -19,7 +19,7 @@ MOST_ROWS = 150
 """A statement on ten jobs seeks a few times for each of them."""
 
 PREFIX = "planned_"
-TABLES = ("queues", "totals", "marks", "results", "jobs", "bodies", "incoming", "announcements")
+TABLES = ("queues", "totals", "marks", "results", "jobs", "bodies", "outbox", "announcements")
 FILL = """
 INSERT INTO planned_queues VALUES (1, 'shop', 'mail', 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ROWS, 0, 0, 1);
 INSERT INTO planned_queues
@@ -28,7 +28,7 @@ INSERT INTO planned_totals
 SELECT 'shop', concat('queue ', seq), 20000, 1, 1, 1, 1, 1, 1, 1, 1, 1 FROM seq_2_to_2000;
 INSERT INTO planned_marks SELECT 'shop', 'mail', concat('mark ', seq), '', 1000000 + seq, '' FROM seq_1_to_5000;
 INSERT INTO planned_results SELECT 'shop', 'mail', concat('job ', seq), 1, 1000000 + seq, '' FROM seq_1_to_10000;
-INSERT INTO planned_incoming (namespace, queue, id, if_exists, priority, due_at, ttl_ms, tries, body)
+INSERT INTO planned_outbox (namespace, queue, id, if_exists, priority, due_at, ttl_ms, tries, body)
 SELECT 'shop', concat('queue ', seq % 50), seq, 'keep', 2, 1, 0, 0, '' FROM seq_1_to_5000;
 INSERT INTO planned_announcements (message) SELECT '' FROM seq_1_to_1000;
 INSERT INTO planned_jobs (
@@ -81,11 +81,11 @@ HOT: dict[str, dict[str, Any]] = {
     "result_sizes": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
     "get_results": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
     "list_joins": {"namespace": "shop", "queue": "mail", "after": "\x01", "before": "\x02", "now": 1, "limit": 10},
-    "incoming_queues": {"limit": 10},
-    "take_incoming": {"namespace": "shop", "name": "queue 7", "limit": 10},
-    "incoming_rules": HERE,
-    "set_aside_incoming": {"numbers": [1, 2, 3]},
-    "late_receipts": {"namespace": "", "queue": "push_in", "until": 10**13, "limit": 10},
+    "outbox_queues": {"limit": 10},
+    "next_outbox_jobs": {"namespace": "shop", "name": "queue 7", "limit": 10},
+    "outbox_rules": HERE,
+    "set_aside_outbox_jobs": {"numbers": [1, 2, 3]},
+    "abandoned_receipts": {"namespace": "", "queue": "push_in", "until": 10**13, "limit": 10},
     "delete_receipts": {"namespace": "", "queue": "push_in", "names": IDS},
     "announcements_since": {"last": 995, "missing": [990]},
 }

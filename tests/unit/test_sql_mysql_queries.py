@@ -81,7 +81,7 @@ def own(name: str) -> list[str]:
 
 
 async def test_no_query_reads_a_whole_table_or_sorts_one(planner: Connection) -> None:
-    in_order = {"list_queues", "some_discarded", "last_announcement", "incoming_queues"}
+    in_order = {"list_queues", "some_discarded", "last_announcement", "outbox_queues"}
     """These walk an index in its order, on purpose."""
     given = {"moved", "asked"}
     problems: list[object] = []

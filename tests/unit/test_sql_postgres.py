@@ -228,7 +228,7 @@ def planner(postgres_server: PostgresServer) -> Iterator["psycopg.Connection[tup
 
 def values_of(name: str, query: str) -> dict[str, object]:
     """Values that fit the parameters of a query."""
-    by_name = any(table in query for table in ("dt.marks", "dt.totals", "dt.incoming", "dt.results"))
+    by_name = any(table in query for table in ("dt.marks", "dt.totals", "dt.outbox", "dt.results"))
     by_name = by_name and "dt.jobs" not in query
     values: dict[str, object] = {}
     for parameter, kind in re.findall(r"%\((\w+)\)[sb](?:::(\w+) \[\])?", query):
@@ -237,7 +237,7 @@ def values_of(name: str, query: str) -> dict[str, object]:
         values["queue"] = "x"
     binary = ("digest", "answer", "value", "body", "result")
     values |= {column: b"x" for column in binary if column in values and "put_counter" != name}
-    if name in ("insert_incoming", "keep_result"):
+    if name in ("insert_outbox_job", "keep_result"):
         values["id"] = "x"
     if name == "list_joins":
         values |= {"after": "x", "before": "y"}
@@ -258,7 +258,7 @@ def test_a_query_never_reads_a_whole_table_or_sorts_one(
     assert [step for step in steps if "Seq Scan" in step] == []
     harmless = name in (
         "heads_of",
-        "incoming_queues",
+        "outbox_queues",
         "reserve_single_statement",
     )  # a few queues, or the jobs of one call
     assert harmless or [step for step in steps if "Sort" in step] == []

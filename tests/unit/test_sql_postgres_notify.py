@@ -11,7 +11,7 @@ from duetime.model.job import NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push
 from duetime.stores.postgres.store import PostgresStore
-from duetime.stores.sql.incoming import channel
+from duetime.stores.sql.outbox import channel
 from tests.plugins.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.store_kind("postgres")
@@ -23,7 +23,7 @@ CREATE TABLE {SCHEMA}.changers (pid integer);
 CREATE FUNCTION {SCHEMA}.note() RETURNS trigger LANGUAGE plpgsql AS
     $$BEGIN INSERT INTO {SCHEMA}.changers VALUES (pg_backend_pid()); RETURN NULL; END$$;
 CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {SCHEMA}.jobs EXECUTE FUNCTION {SCHEMA}.note();
-CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {SCHEMA}.incoming EXECUTE FUNCTION {SCHEMA}.note();
+CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {SCHEMA}.outbox EXECUTE FUNCTION {SCHEMA}.note();
 """
 
 

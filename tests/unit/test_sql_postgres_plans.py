@@ -38,7 +38,7 @@ INSERT INTO planned.marks
 SELECT 'shop', 'mail', 'mark ' || n, '', 1000000 + n, '' FROM generate_series(1, 5000) AS n;
 INSERT INTO planned.results
 SELECT 'shop', 'mail', 'job ' || n, 1, 1000000 + n, '' FROM generate_series(1, 10000) AS n;
-INSERT INTO planned.incoming (namespace, queue, id, if_exists, priority, due_at, ttl_ms, tries, body)
+INSERT INTO planned.outbox (namespace, queue, id, if_exists, priority, due_at, ttl_ms, tries, body)
 SELECT 'shop', 'queue ' || n %% 50, n::text, 'keep', 2, 1, 0, 0, '' FROM generate_series(1, 5000) AS n;
 INSERT INTO planned.jobs
 SELECT
@@ -146,9 +146,9 @@ HOT: dict[str, dict[str, Any]] = {
     "get_results": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
     "list_joins": {"namespace": "shop", "queue": "mail", "after": "\x01", "before": "\x02", "now": 1, "limit": 10},
     "delete_old_results": {"now": 1_000_010, "limit": 10},
-    "incoming_queues": {"limit": 10},
-    "take_incoming": {"namespace": "shop", "name": "queue 7", "limit": 10},
-    "insert_incoming": {
+    "outbox_queues": {"limit": 10},
+    "next_outbox_jobs": {"namespace": "shop", "name": "queue 7", "limit": 10},
+    "insert_outbox_job": {
         **HERE,
         "id": "x",
         "if_exists": "keep",
@@ -156,9 +156,9 @@ HOT: dict[str, dict[str, Any]] = {
         "attributes": None,
         "body": b"",
     },
-    "incoming_rules": HERE,
-    "set_aside_incoming": {"numbers": NUMBERS},
-    "late_receipts": {"namespace": "", "queue": "push_in", "until": 10**13, "limit": 10},
+    "outbox_rules": HERE,
+    "set_aside_outbox_jobs": {"numbers": NUMBERS},
+    "abandoned_receipts": {"namespace": "", "queue": "push_in", "until": 10**13, "limit": 10},
     "delete_receipts": {"namespace": "", "queue": "push_in", "names": IDS},
 }
 
@@ -187,7 +187,7 @@ def plans(postgres_server: PostgresServer, scale: int) -> Iterator[Plans]:
                 with psycopg.ClientCursor(connection) as cursor:
                     cursor.execute(FILL, {"rows": ROWS_AT_SCALE_1 * scale**2})
                 stale = {name: explain(session, name) for name in HOT}
-                for table in ("jobs", "bodies", "queues", "totals", "marks", "results", "incoming"):
+                for table in ("jobs", "bodies", "queues", "totals", "marks", "results", "outbox"):
                     connection.execute(f"VACUUM (ANALYZE) {SCHEMA}.{table}")  # type: ignore[arg-type]
                 yield Plans(stale, {name: explain(session, name) for name in HOT})
         finally:

@@ -14,7 +14,7 @@ from duetime.stores.base import Ask, Mark, Push, Pushed
 from duetime.stores.mysql.session import MysqlSession
 from duetime.stores.open import open_store
 from duetime.stores.postgres.session import PostgresSession, Statement, encode
-from duetime.stores.sql.incoming import MAX_CHANNEL, channel
+from duetime.stores.sql.queries import MAX_CHANNEL, channel
 from duetime.stores.sql.server_store import ServerStore
 from duetime.stores.sql.session import DatabaseSession
 from tests.plugins.mysql_server import PREFIX, MysqlServer

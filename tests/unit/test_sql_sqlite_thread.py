@@ -18,7 +18,7 @@ from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, Wake
 from duetime.stores.sql.store import BIG_JOBS
 from duetime.stores.sqlite import threads
-from duetime.stores.sqlite.connection import Turnstile, connect, prepare_file, retry_while_busy
+from duetime.stores.sqlite.connection import WriteLock, connect, prepare_file, retry_while_busy
 from duetime.stores.sqlite.disk import BackgroundThread, DiskReserve
 from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.store import SqliteStore
@@ -133,12 +133,12 @@ async def test_a_commit_that_fails_is_everyones_error_and_its_outcome_unknown(
         made.append(connection)
         return connection
 
-    turnstile = Turnstile(tmp_path / "turn")
+    write_lock = WriteLock(tmp_path / "turn")
     heard: list[object] = []
     writer = WriterThread(
         connect_failing,
         SystemClock(),
-        turnstile=turnstile,
+        write_lock=write_lock,
         disk=DiskReserve(tmp_path / "jobs.db", 0, BackgroundThread()),
         lock_timeout_s=1,
         announce=heard.append,
@@ -158,7 +158,7 @@ async def test_a_commit_that_fails_is_everyones_error_and_its_outcome_unknown(
     made[0].broken = False
     assert await writer.run(lambda step: step.connection.execute("SELECT count(*) FROM discarded").fetchone()) == (0,)
     await writer.close()
-    turnstile.close()
+    write_lock.close()
 
 
 async def test_a_caller_that_leaves_before_its_turn_leaves_nothing(store: SqliteStore) -> None:
@@ -244,7 +244,7 @@ def test_processes_take_turns(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     with connect(path, 0, synchronous="OFF") as first, connect(path, 0, synchronous="OFF") as second:
         prepare_file(first, 0, 0)
-        turns = [Turnstile(tmp_path / "turn") for _ in range(2)]
+        turns = [WriteLock(tmp_path / "turn") for _ in range(2)]
         turns[0].begin(first, 0)
         order: list[str] = []
 
@@ -292,12 +292,12 @@ def test_a_locked_file_is_asked_again_soon_and_then_less_often(tmp_path: Path, m
     assert all(0.0004 < pause < 0.002 for pause in pauses[6:]), "a long one is not watched by a busy processor"
 
 
-def taken(turnstile: Turnstile) -> bool:
+def taken(write_lock: WriteLock) -> bool:
     try:
-        fcntl.flock(turnstile._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(write_lock._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    fcntl.flock(turnstile._file, fcntl.LOCK_UN)
+    fcntl.flock(write_lock._file, fcntl.LOCK_UN)
     return False
 
 

@@ -4,7 +4,7 @@
         connection.execute("UPDATE orders SET paid = true WHERE id = 7")
         duetime.push_in(connection, "mail", [{"order": 7}], delay="10m")
 
-For the database in which Duetime keeps its jobs. The jobs are written to the table `incoming`, which the servers look
+For the database in which Duetime keeps its jobs. The jobs are written to the table `outbox`, which the servers look
 at every second: one of them moves the jobs into their queue and records them in its journal, then consumers get them.
 """
 
@@ -19,7 +19,7 @@ from duetime.model.errors import BodyTooLarge, ExpiresBeforeDue, InvalidRequest,
 from duetime.model.ids import ThreadedIdMaker
 from duetime.model.job import MAX_BODY, IfExists, NewJob
 from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_queue
-from duetime.stores.sql.incoming import IncomingStatements, incoming_statements
+from duetime.stores.sql.outbox import OutboxStatements, outbox_statements
 from duetime.stores.sql.rows import as_json
 
 DIALECTS = {
@@ -155,14 +155,14 @@ def _cursor(connection: Any) -> Any:
     return connection.cursor(row_factory=tuple_row)
 
 
-def _statements(connection: Any, request: PushInRequest) -> IncomingStatements:
+def _statements(connection: Any, request: PushInRequest) -> OutboxStatements:
     """Find out which database this is: Django and SQLAlchemy say it, a driver is known by its name."""
     bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
     word = getattr(bind, "vendor", None) or getattr(getattr(bind, "dialect", None), "name", None)
     word = word or _driver(connection)
     if word not in DIALECTS:
         raise InvalidRequest(f"push_in does not know connections of {word}; it knows {', '.join(sorted(DIALECTS))}")
-    return incoming_statements(DIALECTS[word], **request.place)
+    return outbox_statements(DIALECTS[word], **request.place)
 
 
 def _check_rules(request: PushInRequest, row: Any) -> None:

@@ -20,13 +20,14 @@ from duetime.model.errors import DuetimeError, InvalidSettings, StoreDamaged, St
 from duetime.stores.mysql.session import CLIENT_ERRORS, MysqlSession
 from duetime.stores.mysql.step import MysqlStep
 from duetime.stores.sql.connection_threads import DatabaseLink
-from duetime.stores.sql.incoming import DEFAULT_MYSQL_PREFIX, mysql_table_names
 from duetime.stores.sql.queries import (
+    DEFAULT_MYSQL_PREFIX,
     Migration,
     check_newer,
     load_migrations,
     load_queries,
     load_schema,
+    mysql_table_names,
     named_tables,
     statements,
     tables_of_schema,

@@ -19,8 +19,17 @@ from duetime.model.names import Queue
 from duetime.stores.postgres.session import Encoded, PostgresSession, Statement, encode
 from duetime.stores.postgres.step import PostgresStep
 from duetime.stores.sql.connection_threads import DatabaseLink
-from duetime.stores.sql.incoming import DEFAULT_SCHEMA, channel, table_names
-from duetime.stores.sql.queries import Migration, check_newer, load_migrations, load_queries, named_tables, statements
+from duetime.stores.sql.queries import (
+    DEFAULT_SCHEMA,
+    Migration,
+    channel,
+    check_newer,
+    load_migrations,
+    load_queries,
+    named_tables,
+    statements,
+    table_names,
+)
 from duetime.stores.sql.server_step import QueueIds
 from duetime.stores.sql.step import Step
 

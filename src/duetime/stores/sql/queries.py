@@ -6,11 +6,12 @@ Scripts (schema, migrations) are plain files of statements that end with a semic
 
 import re
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
-from duetime.model.errors import StoreUnavailable
+from duetime.model.errors import InvalidSettings, StoreUnavailable
 
 
 class Migration(NamedTuple):
@@ -92,6 +93,36 @@ def named_tables(script: str, before: str, after: str, before_index: str) -> str
     """Put a store's own names in the place of `dt.table` (a table or a sequence) and `dt_index`."""
     script = re.sub(r"\bdt\.(\w+)", rf"{before}\1{after}", script)
     return re.sub(r"\bdt_(\w+)", rf"{before_index}\1{after}", script)
+
+
+DEFAULT_SCHEMA = "duetime"
+DEFAULT_MYSQL_PREFIX = "duetime_"
+MAX_CHANNEL = 63
+"""Bytes of a channel's name; PostgreSQL cuts or refuses longer ones."""
+
+
+def table_names(schema: str, prefix: str) -> tuple[str, str, str]:
+    """What `named_tables` puts around the names of tables and indexes. Raises InvalidSettings."""
+    for name, word in (("schema", schema), ("prefix", prefix)):
+        if not word.replace("_", "").isalnum() and (name == "schema" or word):
+            raise InvalidSettings(f"{name} has letters, digits and underscores only, not {word!r}")
+    return f'"{schema}"."{prefix}', '"', f'"{prefix}'
+
+
+def mysql_table_names(schema: str, prefix: str) -> tuple[str, str, str]:
+    """As `table_names`, for MariaDB and MySQL, where the schema is another database, or none for the session's own."""
+    for name, word in (("schema", schema), ("prefix", prefix)):
+        if word and not (word.replace("_", "").isalnum() and word.isascii()):
+            raise InvalidSettings(f"{name} has letters, digits and underscores only, not {word!r}")
+    return f"`{schema}`.`{prefix}" if schema else f"`{prefix}", "`", ""
+
+
+def channel(schema: str, prefix: str) -> str:
+    """On which PostgreSQL's sessions notify each other. A name that is too long for PostgreSQL becomes its digest."""
+    name = f"duetime {schema}.{prefix}"
+    if len(name.encode()) <= MAX_CHANNEL:
+        return name
+    return f"duetime {sha256(name.encode()).hexdigest()[:32]}"
 
 
 def for_rows(insert: str, count: int) -> str:

@@ -45,17 +45,17 @@ UPDATE dt.forgotten SET floor = greatest(floor, %(floor)s) WHERE one = 1;
 -- description: One row if nobody holds the queue. Does not wait for its lock.
 SELECT 1 FROM dt.queues FORCE INDEX (by_name) WHERE namespace = %(namespace)s AND name = %(name)s FOR UPDATE SKIP LOCKED;
 
--- name: take_incoming
--- description: The oldest of them that no other process takes just now, up to a number of jobs.
+-- name: next_outbox_jobs
+-- description: The oldest jobs of a queue that no other process is importing.
 SELECT number, id, if_exists, priority, due_at, ttl_ms, tries, attributes, body
-FROM dt.incoming FORCE INDEX (by_queue)
+FROM dt.outbox FORCE INDEX (by_queue)
 WHERE namespace = %(namespace)s AND queue = %(name)s
 ORDER BY number
 LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED;
 
--- name: late_receipts
--- description: Receipts of taken jobs that expire before an instant, because they were left that long ago.
+-- name: abandoned_receipts
+-- description: Receipts of imported jobs that expire before an instant, because they are that old.
 SELECT name, answer
 FROM dt.marks FORCE INDEX (PRIMARY)
 WHERE namespace = %(namespace)s AND queue = %(queue)s AND expires_at < %(until)s
@@ -77,7 +77,7 @@ WHERE
 SELECT registry_version FROM dt.meta WHERE one = 1 FOR UPDATE;
 
 -- name: forget_version
--- description: Whoever knows less than this version can no longer be told what was deleted.
+-- description: A process that has read up to an earlier version cannot learn what was deleted since.
 UPDATE dt.forgotten SET registry_version = greatest(registry_version, %(version)s) WHERE one = 1;
 
 -- name: lock_counter
@@ -104,9 +104,9 @@ WHERE
     NOT EXISTS (SELECT 1 FROM dt.queues AS q WHERE q.id = j.queue)
     AND NOT EXISTS (SELECT 1 FROM dt.discarded AS d WHERE d.queue = j.queue);
 
--- name: check_incoming
+-- name: check_outbox
 -- description: Rows of other programs that are no jobs and were set aside.
 SELECT number, queue, id
-FROM dt.incoming
+FROM dt.outbox
 WHERE namespace = ''
 ORDER BY number;

@@ -16,8 +16,8 @@ from duetime.stores.base import Reaped
 from duetime.stores.sql import verbs
 from duetime.stores.sql.announcements import AnnouncingHub
 from duetime.stores.sql.connection_threads import ConnectionThreads, DatabaseLink
-from duetime.stores.sql.intake import Intake, rows_set_aside
 from duetime.stores.sql.locked_queues import LockedQueues, QueueRound
+from duetime.stores.sql.outbox import OutboxImporter, rows_set_aside
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
@@ -40,7 +40,7 @@ class ServerStore(SqlStore):
         self._hub = self._server_hub = hub
         self._threads = ConnectionThreads(f"duetime-{name}", link, size=connections, announce=hub.announce)
         self._locked = LockedQueues(lambda queue: self._write(partial(verbs.is_locked, queue=queue)))
-        self._intake = Intake(self._read, self._write)
+        self._importer = OutboxImporter(self._read, self._write)
         self.registry = SqlRegistry(partial(self._threads.run, order_key=_RECORDS), self._read, hub)
 
     async def _write(
@@ -67,10 +67,11 @@ class ServerStore(SqlStore):
             # meets it if it lasts.
             log.warning("reaper_round_cut_short", extra={"error": error.message})
             return Reaped(moved, now, now)
-        taken = await self._intake.take(reaping, recorded)
+        imported = await self._importer.run(reaping, recorded)
         if reaping.is_left_out:
             next_at = min(next_at or sys.maxsize, now + LEFT_OUT_MS)
-        return Reaped(moved, now if more or taken.has_more else next_at, now, taken.pushed, tuple(taken.receipts))
+        next_at = now if more or imported.has_more else next_at
+        return Reaped(moved, next_at, now, imported.pushed, tuple(imported.receipts))
 
     async def check(self) -> Sequence[str]:
         return [*await super().check(), *await self._read(rows_set_aside)]

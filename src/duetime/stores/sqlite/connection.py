@@ -154,12 +154,12 @@ def retry_while_busy(attempt: Callable[[], T], deadline: float) -> T:
         time.sleep(next(pauses_s))
 
 
-class Turnstile:
-    """Lets processes that write to one file take turns.
+class WriteLock:
+    """A file lock by which processes that write to one SQLite file take turns.
 
-    A process that commits and begins again at once would hardly ever leave a gap for one that retries every few
-    milliseconds. So a process takes this lock before it begins a transaction and holds it until it has begun: the
-    process that just committed finds the lock taken and waits. The lock is advisory and ends with the process.
+    A process that commits and begins again immediately would hardly ever leave a gap for one that retries every few
+    milliseconds. So a process acquires this lock before it begins a transaction and holds it until it has begun: the
+    process that just committed finds the lock held and waits. The lock is advisory and ends with the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -175,7 +175,7 @@ class Turnstile:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def is_free(self) -> bool:
-        """Whether nobody waits to begin a transaction. One thread at a time, beside the one that begins."""
+        """Returns whether nobody waits to begin. For one thread at a time, besides the one that begins."""
         self._is_tested = True
         try:
             fcntl.flock(self._test_file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -16,7 +16,7 @@ from duetime.model.job import Lease, Moved
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved, Wake
 from duetime.stores.direct import Orphan
-from duetime.stores.sqlite.connection import ForkGuard, Turnstile, is_unknown, translate
+from duetime.stores.sqlite.connection import ForkGuard, WriteLock, is_unknown, translate
 from duetime.stores.sqlite.disk import DiskReserve
 from duetime.stores.sqlite.one_job import OneJobStatements
 from duetime.stores.sqlite.wake import News, news_of
@@ -33,12 +33,12 @@ class DirectSqlite:
         connect: Callable[[], sqlite3.Connection],
         clock: Clock,
         *,
-        turnstile: Turnstile,
+        write_lock: WriteLock,
         disk: DiskReserve,
         announce: Callable[[News], None],
     ) -> None:
         self._connect, self._clock, self._announce = connect, clock, announce
-        self._turnstile, self._disk = turnstile, disk
+        self._write_lock, self._disk = write_lock, disk
         self._guard, self._tokens = ForkGuard(), count(1)
         self._statements: OneJobStatements | None = None
         self._is_closed = False
@@ -98,7 +98,7 @@ class DirectSqlite:
             return None
         try:
             with self._guard.in_use:
-                if self._is_closed or (writes and not self._turnstile.is_free()):
+                if self._is_closed or (writes and not self._write_lock.is_free()):
                     return None
                 return call(self._statements, *of)
         except sqlite3.Error as error:

@@ -21,7 +21,7 @@ from duetime.stores.sql import verbs
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
-from duetime.stores.sqlite.connection import Turnstile, check_synchronous, connect, lacks_room, prepare_file
+from duetime.stores.sqlite.connection import WriteLock, check_synchronous, connect, lacks_room, prepare_file
 from duetime.stores.sqlite.direct import DirectSqlite
 from duetime.stores.sqlite.disk import (
     CHECKPOINT_PAGES,
@@ -79,13 +79,13 @@ class SqliteStore(SqlStore):
         self._clock, self._connect_direct = clock, connect_direct
         self._direct: list[DirectSqlite] = []
         self._data_version = 0
-        self._turnstile, self._mailboxes = _beside(path)
+        self._write_lock, self._mailboxes = _open_shared_files(path)
         hub = SqliteWakeHub(self._mailboxes, self._look)
         self._hub, self._announce = hub, hub.announce
         self._writer = WriterThread(
             connect_writer,
             clock,
-            turnstile=self._turnstile,
+            write_lock=self._write_lock,
             disk=self._disk,
             lock_timeout_s=lock_timeout_s,
             announce=self._announce,
@@ -143,7 +143,7 @@ class SqliteStore(SqlStore):
         made = DirectSqlite(
             self._connect_direct,
             self._clock,
-            turnstile=self._turnstile,
+            write_lock=self._write_lock,
             disk=self._disk,
             announce=self._announce,
         )
@@ -192,7 +192,7 @@ class SqliteStore(SqlStore):
         self._background.close()
         self._disk.keep_what_is_left()
         self._mailboxes.close()
-        self._turnstile.close()
+        self._write_lock.close()
 
 
 def _real_path(path: str | Path) -> Path:
@@ -207,11 +207,11 @@ def _disk_of(path: Path, reserve: int | None, background: BackgroundThread) -> D
         raise StoreUnavailable(f"cannot use the folder of the SQLite file: {error}") from error
 
 
-def _beside(path: Path) -> tuple[Turnstile, Mailboxes]:
-    """Opens what the processes on a file share: the lock for their turns to write, and the folder of mailboxes."""
+def _open_shared_files(path: Path) -> tuple[WriteLock, Mailboxes]:
+    """What the processes on a file share: the lock for writing, and the folder of mailboxes."""
     folder = path.with_name(path.name + "-wake")
     try:
         folder.mkdir(0o700, exist_ok=True)
-        return Turnstile(folder / "turn"), Mailboxes(folder)
+        return WriteLock(folder / "turn"), Mailboxes(folder)
     except OSError as error:
-        raise StoreUnavailable(f"cannot use the folder beside the SQLite file: {error}") from error
+        raise StoreUnavailable(f"cannot use the folder of wake-up sockets next to the SQLite file: {error}") from error

@@ -23,7 +23,7 @@ from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.model.names import Queue
 from duetime.stores.sql.store import BIG_JOBS
-from duetime.stores.sqlite.connection import QUERIES, ForkGuard, Turnstile, checkpoint, retry_while_busy, translate
+from duetime.stores.sqlite.connection import QUERIES, ForkGuard, WriteLock, checkpoint, retry_while_busy, translate
 from duetime.stores.sqlite.disk import DiskReserve
 from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.wake import News, news_of
@@ -311,13 +311,13 @@ class WriterThread(DatabaseThread):
         connect: Callable[[], sqlite3.Connection],
         clock: Clock,
         *,
-        turnstile: Turnstile,
+        write_lock: WriteLock,
         disk: DiskReserve,
         lock_timeout_s: float,
         announce: Callable[[News], None],
     ) -> None:
         super().__init__("duetime-sqlite-writer", connect, clock)
-        self._turnstile, self._lock_timeout_s, self._announce = turnstile, lock_timeout_s, announce
+        self._write_lock, self._lock_timeout_s, self._announce = write_lock, lock_timeout_s, announce
         self._disk = disk
         self._news: News | None = None
 
@@ -334,7 +334,7 @@ class WriterThread(DatabaseThread):
             yield call
 
     def _begin(self, connection: sqlite3.Connection) -> None:
-        self._turnstile.begin(connection, time.monotonic() + self._lock_timeout_s)
+        self._write_lock.begin(connection, time.monotonic() + self._lock_timeout_s)
 
     def _make_room(self, connection: sqlite3.Connection, attempt: int) -> bool:
         """First try to move the log into the file, so that its room is used again; then delete the reserve file."""

@@ -130,44 +130,44 @@ SELECT
 FROM dt.meta
 WHERE one = 1;
 
--- name: incoming_queues
--- description: The queues of jobs that other programs have committed: one look at the index for each queue.
+-- name: outbox_queues
+-- description: The queues that have jobs in the outbox, by one seek in the index for each queue.
 SELECT namespace, queue
-FROM dt.incoming FORCE INDEX (by_queue)
+FROM dt.outbox FORCE INDEX (by_queue)
 WHERE namespace > ''
 GROUP BY namespace, queue
 LIMIT %(limit)s;
 
--- name: delete_incoming
--- description: Those that were taken.
-DELETE i FROM dt.incoming AS i FORCE INDEX (PRIMARY) WHERE i.number IN %(numbers)s;
+-- name: delete_outbox_jobs
+-- description: The jobs were imported.
+DELETE i FROM dt.outbox AS i FORCE INDEX (PRIMARY) WHERE i.number IN %(numbers)s;
 
--- name: set_aside_incoming
--- description: Rows that are no jobs stay under an empty namespace, where nobody takes them.
-UPDATE dt.incoming FORCE INDEX (PRIMARY)
+-- name: set_aside_outbox_jobs
+-- description: Rows that are no jobs stay under an empty namespace, which is never imported.
+UPDATE dt.outbox FORCE INDEX (PRIMARY)
 SET queue = left(concat(namespace, '/', queue), 255), namespace = ''
 WHERE number IN %(numbers)s;
 
--- name: set_aside_incoming_queue
+-- name: set_aside_outbox_queue
 -- description: The same for all rows under a name that no queue can have.
-UPDATE dt.incoming FORCE INDEX (by_queue)
+UPDATE dt.outbox FORCE INDEX (by_queue)
 SET queue = left(concat(namespace, '/', queue), 255), namespace = ''
 WHERE namespace = %(namespace)s AND queue = %(name)s;
 
 -- name: delete_receipts
--- description: The jobs are on record.
+-- description: The jobs are in the journal.
 DELETE m FROM dt.marks AS m FORCE INDEX (PRIMARY)
 WHERE m.namespace = %(namespace)s AND m.queue = %(queue)s AND m.name IN %(names)s;
 
--- name: insert_incoming
+-- name: insert_outbox_job
 -- description: One job of another program, in its transaction.
-INSERT INTO dt.incoming (namespace, queue, id, if_exists, priority, due_at, ttl_ms, tries, attributes, body) VALUES (
+INSERT INTO dt.outbox (namespace, queue, id, if_exists, priority, due_at, ttl_ms, tries, attributes, body) VALUES (
     %(namespace)s, %(name)s, %(id)s, %(if_exists)s, %(priority)s,
     coalesce(%(due_at)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(3)) DIV 1000 + %(delay_ms)s),
     %(ttl_ms)s, %(tries)s, %(attributes)s, %(body)s
 );
 
--- name: incoming_rules
+-- name: outbox_rules
 -- description: What the queue or the server refuses, for the program that is about to push; see MysqlLink.connect.
 SELECT
     coalesce(q.max_jobs, 0) AS max_jobs,

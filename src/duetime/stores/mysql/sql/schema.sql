@@ -171,7 +171,7 @@ CREATE TABLE dt.announcements (
 
 -- Jobs that other programs have written in transactions of their own (`duetime.push_in`), until a server sees them:
 -- its reaper moves them into `jobs`, as a push.
-CREATE TABLE dt.incoming (
+CREATE TABLE dt.outbox (
     number bigint AUTO_INCREMENT PRIMARY KEY,
     namespace varchar(255) NOT NULL,
     queue varchar(255) NOT NULL,
@@ -183,7 +183,7 @@ CREATE TABLE dt.incoming (
     tries bigint NOT NULL,
     attributes longtext,                -- JSON; null for none
     body longblob NOT NULL,
-    -- serves take_incoming
+    -- serves next_outbox_jobs
     INDEX by_queue (namespace, queue, number)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_nopad_bin;
 

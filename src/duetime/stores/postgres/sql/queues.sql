@@ -65,12 +65,12 @@ SELECT
 FROM dt.meta
 WHERE one = 1;
 
--- name: incoming_queues
--- description: The queues of jobs that other programs have committed: one look at the index for each queue.
+-- name: outbox_queues
+-- description: The queues that have jobs in the outbox, by one seek in the index for each queue.
 WITH RECURSIVE found AS (
     (
         SELECT namespace, queue
-        FROM dt.incoming
+        FROM dt.outbox
         WHERE namespace > ''
         ORDER BY namespace, queue
         LIMIT 1
@@ -80,7 +80,7 @@ WITH RECURSIVE found AS (
     FROM found
     CROSS JOIN LATERAL (
         SELECT namespace, queue
-        FROM dt.incoming
+        FROM dt.outbox
         WHERE (namespace, queue) > (found.namespace, found.queue)
         ORDER BY namespace, queue
         LIMIT 1
@@ -91,33 +91,33 @@ SELECT namespace, queue
 FROM found
 LIMIT %(limit)s;
 
--- name: delete_incoming
--- description: Those that were taken.
-DELETE FROM dt.incoming WHERE number = ANY(%(numbers)b::bigint []);
+-- name: delete_outbox_jobs
+-- description: The jobs were imported.
+DELETE FROM dt.outbox WHERE number = ANY(%(numbers)b::bigint []);
 
--- name: set_aside_incoming
--- description: Rows that are no jobs stay under an empty namespace, where nobody takes them.
-UPDATE dt.incoming SET namespace = '', queue = namespace || '/' || queue WHERE number = ANY(%(numbers)b::bigint []);
+-- name: set_aside_outbox_jobs
+-- description: Rows that are no jobs stay under an empty namespace, which is never imported.
+UPDATE dt.outbox SET namespace = '', queue = namespace || '/' || queue WHERE number = ANY(%(numbers)b::bigint []);
 
--- name: set_aside_incoming_queue
+-- name: set_aside_outbox_queue
 -- description: The same for all rows under a name that no queue can have.
-UPDATE dt.incoming SET namespace = '', queue = namespace || '/' || queue
+UPDATE dt.outbox SET namespace = '', queue = namespace || '/' || queue
 WHERE namespace = %(namespace)s AND queue = %(name)s;
 
 -- name: delete_receipts
--- description: The jobs are on record.
+-- description: The jobs are in the journal.
 DELETE FROM dt.marks
 WHERE namespace = %(namespace)s AND queue = %(queue)s AND name = ANY(%(names)b::text []);
 
--- name: insert_incoming
+-- name: insert_outbox_job
 -- description: One job of another program, in its transaction.
-INSERT INTO dt.incoming (namespace, queue, id, if_exists, priority, due_at, ttl_ms, tries, attributes, body) VALUES (
+INSERT INTO dt.outbox (namespace, queue, id, if_exists, priority, due_at, ttl_ms, tries, attributes, body) VALUES (
     %(namespace)s, %(name)s, %(id)s, %(if_exists)s, %(priority)s,
     coalesce(%(due_at)s, floor(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint + %(delay_ms)s),
     %(ttl_ms)s, %(tries)s, %(attributes)s, %(body)s
 );
 
--- name: incoming_rules
+-- name: outbox_rules
 -- description: What the queue refuses, for the program that is about to push.
 SELECT max_jobs, max_body, jobs, offline
 FROM dt.queues

@@ -164,7 +164,7 @@ PRAGMA data_version;
 PRAGMA freelist_count;
 
 -- name: forget_version
--- description: Whoever knows less than this version can no longer be told what was deleted.
+-- description: A process that has read up to an earlier version cannot learn what was deleted since.
 UPDATE forgotten SET registry_version = max(registry_version, :version) WHERE one = 1;
 
 -- name: result_sizes

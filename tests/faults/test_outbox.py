@@ -27,7 +27,7 @@ from duetime.stores.mysql import connection as mysql_connection
 from duetime.stores.mysql.connection import MysqlAddress
 from duetime.stores.open import open_store
 from duetime.stores.postgres import connection as postgres_connection
-from duetime.stores.sql import connection_threads, intake
+from duetime.stores.sql import connection_threads, outbox
 from duetime.stores.sql.step import Step
 from tests.plugins.until import until
 
@@ -76,7 +76,7 @@ class Database:
         values = {**ROW, **columns}
         with self.connection() as connection:
             connection.cursor().execute(
-                f"INSERT INTO {self.table('incoming')} ({', '.join(COLUMNS)}) VALUES ({', '.join(['%s'] * 10)})",
+                f"INSERT INTO {self.table('outbox')} ({', '.join(COLUMNS)}) VALUES ({', '.join(['%s'] * 10)})",
                 [values[name] for name in COLUMNS],
             )
             connection.commit()
@@ -84,7 +84,7 @@ class Database:
     def rows(self) -> list[tuple[Any, ...]]:
         with self.connection() as connection:
             cursor = connection.cursor()
-            cursor.execute(f"SELECT namespace, queue, id FROM {self.table('incoming')} ORDER BY number")
+            cursor.execute(f"SELECT namespace, queue, id FROM {self.table('outbox')} ORDER BY number")
             return [tuple(row) for row in cursor.fetchall()]
 
 
@@ -148,7 +148,7 @@ async def test_a_row_that_is_no_job_is_set_aside_and_blocks_nothing(
     assert database.rows() == [("", f"{row['namespace']}/{row['queue']}", row["id"])]
     assert (await store.reap()).pushed == {}
     [problem] = await store.check()
-    assert "of incoming, is no job and was set aside" in problem
+    assert "of outbox, is no job and was set aside" in problem
 
 
 async def test_a_held_queue_with_many_jobs_keeps_no_other_waiting(
@@ -202,8 +202,8 @@ async def test_jobs_whose_taker_died_are_told_again_and_once(
 
 @pytest.fixture
 def soon_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "LATE_MS", 500)
-    monkeypatch.setattr(intake, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(outbox, "LATE_MS", 500)
+    monkeypatch.setattr(outbox, "RECEIPT_CHECK_S", 0.1)
 
 
 @asynccontextmanager
@@ -293,14 +293,14 @@ async def test_a_job_is_not_lost_to_a_clock_that_steps_back(
 ) -> None:
     """The ttl is as long as the delay, and the clock goes back between the look at the row and the push."""
     database.insert_row(id="a", due_at=clock.now_ms() + 10_000, ttl_ms=10_000)
-    push = intake.verbs.push
+    push = outbox.verbs.push
 
     def push_earlier(step: Step, *given: Any, **options: Any) -> Any:
         clock.set(clock.now_ms() - 3_000)
         return push(step, *given, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(intake.verbs, "push", push_earlier)
+        patched.setattr(outbox.verbs, "push", push_earlier)
         assert (await store.reap()).pushed == {}
     assert [row[2] for row in database.rows()] == ["a"]
     assert taken(await store.reap()) == {MAIL: ["a"]}
@@ -311,20 +311,20 @@ async def test_two_processes_take_replacements_in_their_order(
     database: Database, store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One process reads the first row and is slow; the other one must not push the second row before it."""
-    monkeypatch.setattr(intake, "INCOMING_JOBS", 1)
+    monkeypatch.setattr(outbox, "IMPORT_JOBS", 1)
     other = await open_store(database.url, clock=clock)
     await store.push(MAIL, [Push([NewJob("here", b"")])])
     for body in ("first", "second"):
         database.push_in(MAIL, [body], id="a", if_exists="replace")
 
-    push, is_first = intake.verbs.push, threading.Lock()
+    push, is_first = outbox.verbs.push, threading.Lock()
 
     def push_slowly(*given: Any, **options: Any) -> Any:
         if is_first.acquire(blocking=False):
             time.sleep(0.5)
         return push(*given, **options)
 
-    monkeypatch.setattr(intake.verbs, "push", push_slowly)
+    monkeypatch.setattr(outbox.verbs, "push", push_slowly)
     await asyncio.gather(store.reap(), other.reap())
     await store.reap()
     [job] = await store.get(MAIL, ["a"])
