@@ -57,12 +57,12 @@ class Node:
         """Make rounds until the registry says so, and a few more."""
 
         async def is_so() -> bool:
-            await self.watchdog.check()
+            await self.watchdog.run_once()
             return bool(self.registry_copy.list_records(FIRING)) is firing
 
         await until(is_so)
         for _ in range(3):
-            await self.watchdog.check()
+            await self.watchdog.run_once()
 
     async def purge(self) -> None:
         await self.pools.engine("default").purge(PLACE.queue, [State.DELAYED, State.READY])

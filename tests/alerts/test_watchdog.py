@@ -58,7 +58,7 @@ class Post:
         """A second apart."""
         for _ in range(number):
             self.clock.advance("1s")
-            await self.watchdog.check()
+            await self.watchdog.run_once()
             with suppress(DuetimeError):
                 await self.registry_copy.refresh()
 

@@ -310,7 +310,7 @@ async def test_an_outage_is_logged_once_by_each_duty(caplog: pytest.LogCaptureFi
         consumer = await waiting(engine)
         store.down()
         await asyncio.sleep(600)
-        assert sorted(record.message for record in caplog.records) == ["duty_fails", "duty_fails", "wakeups_lost"]
+        assert [record.message for record in caplog.records] == ["duty_fails"] * 3
         consumer.cancel()
 
 
@@ -378,7 +378,7 @@ async def test_a_listener_that_connects_and_breaks_all_the_time_backs_off_and_is
     async with Engine(store):
         await asyncio.sleep(60)
         assert connects < 100
-        assert [record.message for record in caplog.records] == ["wakeups_lost"]
+        assert [record.message for record in caplog.records] == ["duty_fails"]
 
 
 # --- a store that hangs

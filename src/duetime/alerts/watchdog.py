@@ -107,7 +107,7 @@ class Watchdog(Duty):
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Watchdog":
-        self._task = asyncio.create_task(run_duty(self))
+        self._task = asyncio.create_task(run_duty(self, survives_bugs=True))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -116,17 +116,7 @@ class Watchdog(Duty):
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def run_once(self) -> float:
-        """One round over all pools. An error of our own must not end the watchdog."""
-        try:
-            await self.check()
-        except DuetimeError as error:
-            log.warning("watchdog_fails", extra={"error": error.message})
-        except Exception:
-            log.exception("watchdog_broke")
-        return CHECK_EVERY_S
-
-    async def check(self) -> None:
-        """Check all pools once. Raises DuetimeError."""
+        """Check all pools. Raises DuetimeError."""
         round_number, names = self._rounds, self._pools.names
         self._rounds += 1
         waits = {name: rounds_between_scans(self._queues.get(name, 0)) for name in names}
@@ -136,6 +126,7 @@ class Watchdog(Duty):
         for one in found:
             problems.update(one)
         await self._alerts.judge(problems, self._can_tell, more.ended)
+        return CHECK_EVERY_S
 
     def _can_tell(self, key: str) -> bool:
         """Does this process know enough of a pool's problem to say that it is over?"""

@@ -87,7 +87,8 @@ class Courier:
 
     async def __aenter__(self) -> "Courier":
         self._duties = [
-            asyncio.create_task(run_duty(Rounds("courier", self._follow))),
+            # A record that cannot be read must not end all deliveries.
+            asyncio.create_task(run_duty(Rounds("courier", self._follow), survives_bugs=True)),
             asyncio.create_task(self._drain()),
         ]
         return self
@@ -167,11 +168,7 @@ class Courier:
 
     async def _follow(self) -> float | None:
         self._version = await self._registry_copy.changed(self._version)
-        try:
-            await self._match()
-        except Exception:
-            # A record that cannot be read must not end all deliveries.
-            log.exception("topics_unreadable")
+        await self._match()
         return None if self._draining.is_set() else FOLLOW_EVERY_S
 
     async def _match(self) -> None:

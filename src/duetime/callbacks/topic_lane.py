@@ -102,7 +102,9 @@ class TopicLane(Duty):
 
     async def run(self) -> None:
         """Deliver until cancelled. A cancelled lane holds no job that it has not begun to deliver."""
-        setting_rules = asyncio.create_task(run_duty(Rounds(f"queue rules of {self.address.key}", self._set_rules)))
+        setting_rules = asyncio.create_task(
+            run_duty(Rounds(f"queue rules of {self.address.key}", self._set_rules), survives_bugs=True)
+        )
         try:
             await run_duty(self)
         finally:
@@ -113,12 +115,7 @@ class TopicLane(Duty):
         Every change of the topic does this, too, unless a part of the store was down.
         """
         rules = RulesChange(kept=True, offline=self.topic.status is Status.OFFLINE)
-        try:
-            await self._tools.engine(self.address.pool).configure(self.address.queue, rules)
-        except DuetimeError:
-            raise
-        except Exception:
-            log.exception("queue_not_kept", extra={"topic": self.address.key})
+        await self._tools.engine(self.address.pool).configure(self.address.queue, rules)
 
     async def run_once(self) -> float:
         """Reserve jobs and start their calls: as many as have free slots while more are ready, else the next one."""

@@ -1,8 +1,8 @@
-"""How the engine's duties run: for ever, with a pause that they choose, through outages of the store.
+"""Runs background loops: for ever, with a pause that they choose, through outages of the store.
 
-A duty does one round in `run_once` and answers how long it may rest. A store that cannot serve it (unreachable, full,
-damaged) makes it back off and come back by itself; any other error is a bug and ends the loop, which stops the engine
-instead of limping on.
+A duty does one round in `run_once` and returns how long to rest. While its store cannot serve it (unreachable, full,
+damaged), it backs off. Any other error is a bug: it ends the loop, which stops an engine, or is logged by loops that
+must go on (`survives_bugs`).
 """
 
 import asyncio
@@ -54,11 +54,20 @@ class Rounds(Duty):
         return await self._work()
 
 
-async def run_duty(duty: Duty, policy: Backoff = OUTAGE, pulse: Pulse | None = None) -> None:
-    """Until cancelled, the duty ends itself, or a bug in the duty."""
+async def run_duty(
+    duty: Duty,
+    policy: Backoff = OUTAGE,
+    pulse: Pulse | None = None,
+    *,
+    first_after_s: float = 0.0,
+    survives_bugs: bool = False,
+) -> None:
+    """Until cancelled, the duty ends itself, or a bug in the duty; with `survives_bugs` a bug counts as an outage."""
     pulse = pulse or Pulse()
     loop = asyncio.get_running_loop()
     outage = Outage(policy)
+    if first_after_s:
+        await duty.rest(first_after_s)
     while True:
         pulse.began = loop.time()
         try:
@@ -67,6 +76,14 @@ async def run_duty(duty: Duty, policy: Backoff = OUTAGE, pulse: Pulse | None = N
             pulse.began = None
             if outage.failed():
                 log.warning("duty_fails", extra={"duty": duty.name, "code": error.code, "error": error.message})
+            await asyncio.sleep(outage.pause_s)
+            continue
+        except Exception:
+            if not survives_bugs:
+                raise
+            pulse.began = None
+            outage.failed()
+            log.exception("duty_broke", extra={"duty": duty.name})
             await asyncio.sleep(outage.pause_s)
             continue
         pulse.began = None

@@ -41,7 +41,7 @@ from duetime.engine.requests import (
 )
 from duetime.engine.result_waiting import ResultWaiting
 from duetime.engine.waiting import Waiter, WaitingRoom, Wants
-from duetime.engine.wake_listener import listen
+from duetime.engine.wake_listener import WakeListener
 from duetime.model.backoff import OUTAGE, chance
 from duetime.model.errors import DuetimeError, InvalidRequest, LeaseLost, StoreUnavailable, done_in_part
 from duetime.model.job import (
@@ -103,7 +103,8 @@ class Engine:
     async def __aenter__(self) -> "Engine":
         await self._tasks.__aenter__()
         duties = [run_duty(duty, self._outage, self._pulses[duty.name]) for duty in (self._reaper, self._room)]
-        duties.append(listen(self.store, self._room, self._results, self._reaper, self._outage))
+        listener = WakeListener(self.store, self._room, self._results, self._reaper)
+        duties.append(run_duty(listener, self._outage))
         self._duties = [self._tasks.create_task(duty) for duty in duties]
         return self
 

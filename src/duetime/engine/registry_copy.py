@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from duetime.model.backoff import Outage
+from duetime.engine.duties import Rounds, run_duty
 from duetime.model.errors import DuetimeError
 from duetime.stores.registry import Record, Registry
 
@@ -46,7 +46,9 @@ class RegistryCopy:
             await self.refresh()
         except DuetimeError as error:
             log.warning("registry_unavailable", extra={"error": error.message})
-        self._followers = [asyncio.create_task(self._follow()), asyncio.create_task(self._check())]
+        # A loop that ends would leave the copy old for ever; its readers see its age grow.
+        duties = Rounds("registry announcements", self._follow), Rounds("registry copy", self._check)
+        self._followers = [asyncio.create_task(run_duty(duty, survives_bugs=True)) for duty in duties]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -112,28 +114,11 @@ class RegistryCopy:
             self._version, self._seen_at, self._error = changes.version, seen_at, None
         self._finished = began
 
-    async def _follow(self) -> None:
-        while True:
-            try:
-                async for _ in self._registry().watch():
-                    await self.refresh()
-            except DuetimeError:
-                pass  # _check logs it
-            except Exception:
-                log.exception("registry_watch_failed")
-            await asyncio.sleep(RECONNECT_S)
+    async def _follow(self) -> float:
+        async for _ in self._registry().watch():
+            await self.refresh()
+        return RECONNECT_S
 
-    async def _check(self) -> None:
-        outage = Outage()
-        while True:
-            try:
-                await self.refresh()
-            except DuetimeError as error:
-                if outage.failed():
-                    log.warning("registry_unavailable", extra={"error": error.message})
-            except Exception:
-                # Readers see the age of the copy grow; a loop that ends would leave it old for ever.
-                log.exception("registry_look_failed")
-            else:
-                outage.worked()
-            await asyncio.sleep(CHECK_EVERY_S)
+    async def _check(self) -> float:
+        await self.refresh()
+        return CHECK_EVERY_S

@@ -1,42 +1,48 @@
-"""Turns the store's wakes into jobs and results that those who wait have noticed."""
+"""Passes the store's wakes to waiting consumers, callers waiting for results, and the reaper."""
 
 import asyncio
-import logging
 
+from duetime.engine.duties import Duty
 from duetime.engine.reaper import Reaper
 from duetime.engine.result_waiting import ResultWaiting
 from duetime.engine.waiting import WaitingRoom
-from duetime.model.backoff import OUTAGE, Exponential, Outage
-from duetime.model.errors import DuetimeError
+from duetime.model.backoff import OUTAGE
+from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.stores.base import Store
 
-log = logging.getLogger("duetime.engine")
+LASTING_S = OUTAGE.cap_ms / 1000
+"""A connection that lasted longer ended an outage; shorter ones belong to the same outage."""
 
 
-async def listen(
-    store: Store, room: WaitingRoom, results: ResultWaiting, reaper: Reaper, policy: Exponential = OUTAGE
-) -> None:
-    """Until cancelled, through outages of the store. A wake without a queue says that others may have been lost, or
-    that another program has committed jobs (`push_in`), which the reaper takes in.
+class WakeListener(Duty):
+    """A wake without a queue says that others may have been lost, or that another program has committed jobs
+    (`push_in`), which the reaper imports.
     """
-    outage = Outage(policy)
-    loop = asyncio.get_running_loop()
-    while True:
-        started, why = loop.time(), "the store ended them"
+
+    name = "wake-ups"
+
+    def __init__(self, store: Store, room: WaitingRoom, results: ResultWaiting, reaper: Reaper) -> None:
+        self._store = store
+        self._room = room
+        self._results = results
+        self._reaper = reaper
+
+    async def run_once(self) -> float:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         try:
-            async for wake in store.wakeups():
+            async for wake in self._store.wakeups():
                 if wake.queue is None:
-                    room.check_now()
-                    results.check_now()
-                    reaper.expect(0)
+                    self._room.check_now()
+                    self._results.check_now()
+                    self._reaper.expect(0)
                 elif wake.results is not None:
-                    results.notice(wake.queue, wake.results)
+                    self._results.notice(wake.queue, wake.results)
                 else:
-                    room.notice(wake.queue, wake.due_at)
-        except DuetimeError as error:
-            why = error.message
-        if loop.time() - started > policy.cap_ms / 1000:
-            outage.worked()  # a connection that lasted; shorter ones belong to one outage
-        if outage.failed():
-            log.warning("wakeups_lost", extra={"error": why})
-        await asyncio.sleep(outage.pause_s)
+                    self._room.notice(wake.queue, wake.due_at)
+        except DuetimeError:
+            if loop.time() - started <= LASTING_S:
+                raise
+        else:
+            raise StoreUnavailable("the store ended its wake-ups")
+        return OUTAGE.base_ms / 1000

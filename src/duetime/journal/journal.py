@@ -15,7 +15,9 @@ import os
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
+from duetime.engine.duties import Rounds, run_duty
 from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.events import Draft
 from duetime.journal.options import JournalOptions
@@ -81,7 +83,7 @@ class Journal:
             raise self._unopenable(error.strerror or str(error)) from None
         for pool in self._pulses:
             self._begin_beats(pool)
-        self._loops.append(asyncio.create_task(self._keep_house()))
+        self._run("journal housekeeping", self._keep_house, HOUSEKEEPING_S if self._lazy else 0.0)
 
     def _check_folder(self) -> None:
         """Check, without making the node, that it can be made."""
@@ -197,32 +199,27 @@ class Journal:
         self._beat(pool)
         if pool not in self._beating:
             self._beating.add(pool)
-            self._loops.append(asyncio.create_task(self._keep_beating(pool)))
+            self._run(f"journal heartbeats of {pool}", partial(self._renew_and_beat, pool), HEARTBEAT_S)
 
-    async def _keep_beating(self, pool: str) -> None:
-        """A task for each pool, so that a store that hangs delays the heartbeats of its own pool alone."""
-        while True:
-            await asyncio.sleep(HEARTBEAT_S)
-            # The records come first: a reader that has seen the heartbeat relies on them.
-            if renew := self._renewals.get(pool):
-                try:
-                    await renew()
-                except DuetimeError:
-                    pass  # the store is down; the next heartbeat tries again
-                except Exception:
-                    log.exception("journal_renewal_failed", extra={"pool": pool})
-                    continue
-            self._beat(pool)
+    def _run(self, name: str, work: Callable[[], Awaitable[float]], first_after_s: float) -> None:
+        duty = run_duty(Rounds(name, work), first_after_s=first_after_s, survives_bugs=True)
+        self._loops.append(asyncio.create_task(duty))
+
+    async def _renew_and_beat(self, pool: str) -> float:
+        """A loop for each pool, so that a store that hangs delays the heartbeats of its own pool alone."""
+        # The records come first: a reader that has seen the heartbeat relies on them.
+        if renew := self._renewals.get(pool):
+            with suppress(DuetimeError):  # the store is down; the next heartbeat tries again
+                await renew()
+        self._beat(pool)
+        return HEARTBEAT_S
 
     def _beat(self, pool: str) -> None:
         self.writer.append([Draft(ts=self._pulses[pool](), event=Event.HEARTBEAT, pool=pool)])
 
-    async def _keep_house(self) -> None:
-        if self._lazy:
-            await asyncio.sleep(HOUSEKEEPING_S)
-        while True:
-            await asyncio.to_thread(self._keep_house_once)
-            await asyncio.sleep(HOUSEKEEPING_S)
+    async def _keep_house(self) -> float:
+        await asyncio.to_thread(self._keep_house_once)
+        return HOUSEKEEPING_S
 
     def _keep_house_once(self) -> None:
         try:
@@ -234,8 +231,6 @@ class Journal:
                 log.info("journal_deleted", extra={"segments": len(deleted)})
         except OSError as error:
             log.warning("journal_housekeeping_failed", extra={"error": str(error)})
-        except Exception:
-            log.exception("journal_housekeeping_failed")
 
     def _ship(self, shipper: Shipper) -> None:
         try:

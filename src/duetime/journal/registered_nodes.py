@@ -8,7 +8,6 @@ all nodes, and write them again into a store that was wiped.
 """
 
 import asyncio
-import logging
 import os
 import socket
 from collections.abc import Iterable
@@ -18,12 +17,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from duetime.model.errors import DuetimeError, VersionConflict
+from duetime.engine.duties import Rounds, run_duty
+from duetime.model.errors import VersionConflict
 from duetime.model.ids import IdMaker
 from duetime.stores.base import Store
 from duetime.stores.registry import Record
-
-log = logging.getLogger("duetime.journal")
 
 KIND = "journal_node"
 
@@ -146,14 +144,12 @@ class NodeRegistration:
 
     async def keep_renewed(self) -> None:
         """Renew the record of an engine without a journal until cancelled."""
-        while True:
-            await asyncio.sleep(RENEW_EVERY_S)
-            try:
-                await self._put_without_journal()
-            except DuetimeError:
-                pass  # the store is down; the next round tries again
-            except Exception:
-                log.exception("node_renewal_failed", extra={"node": self._node})
+
+        async def renew() -> float:
+            await self._put_without_journal()
+            return RENEW_EVERY_S
+
+        await run_duty(Rounds("node renewal", renew), first_after_s=RENEW_EVERY_S, survives_bugs=True)
 
     async def withdraw(self) -> None:
         """The engine without a journal has stopped: its record goes."""
