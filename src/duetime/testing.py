@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,7 +41,7 @@ from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_c
 from duetime.worker.execution import execute, find, run_task, run_task_async
 from duetime.worker.held_jobs import NOT_A_TASK, error_text, finish_of
 from duetime.worker.options import DEFAULT_BACKOFF, WorkerOptions
-from duetime.worker.pusher import Outgoing, Pusher, in_generation, successor, unstored_answer
+from duetime.worker.pusher import Outgoing, Pusher, Work, in_generation, successor, unstored_answer
 from duetime.worker.retry_rules import Policy, Verb, decide, refused
 from duetime.worker.runs import Ended, Failure, JobInfo, Outcome, Run
 from duetime.worker.task import Task
@@ -92,11 +93,10 @@ class Box:
 
     # --- the pusher
 
-    def push(self, many: Sequence[Outgoing]) -> list[Moved]:
+    def push(self, many: Sequence[Outgoing]) -> Work[list[Moved]]:
+        """Pushes at once; nothing is asked of another store."""
+        yield from ()
         return [self._push_one(outgoing) for outgoing in many]
-
-    async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]:
-        return self.push(many)
 
     def _push_one(self, outgoing: Outgoing) -> Moved:
         data = outgoing.data
@@ -251,28 +251,21 @@ class Inline:
         self._app = app
         self._loop = ThreadLoop()
 
-    def push(self, many: Sequence[Outgoing]) -> list[Moved]:
-        for outgoing in many:
-            self._run(outgoing)
-        return [unstored_answer(outgoing) for outgoing in many]
-
-    async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]:
+    def push(self, many: Sequence[Outgoing]) -> Work[list[Moved]]:
         for outgoing in many:
             task, job = self._find(outgoing)
-            if task.is_async:
-                with suppress(Cancel), _as_current(job):
-                    await asyncio.create_task(run_task_async(task, job))
-            else:
-                self._run(outgoing)
+            if task.is_async and _loop_runs():
+                yield Call(_not_sent, _not_sent, partial(_run_in_loop, task, job))
+                continue
+            with suppress(Cancel), _as_current(job):
+                _aside(partial(self._run, task, job))
         return [unstored_answer(outgoing) for outgoing in many]
 
     def close(self) -> None:
         _aside(self._loop.close)
 
-    def _run(self, outgoing: Outgoing) -> None:
-        task, job = self._find(outgoing)
-        with suppress(Cancel), _as_current(job):
-            _aside(lambda: copy_context().run(run_task, task, job, self._loop))
+    def _run(self, task: Task[..., Any], job: CurrentJob) -> None:
+        copy_context().run(run_task, task, job, self._loop)
 
     def _find(self, outgoing: Outgoing) -> tuple[Task[..., Any], CurrentJob]:
         job, queue = outgoing.job, outgoing.queue
@@ -342,11 +335,26 @@ def _as_current(job: CurrentJob) -> Generator[None]:
         reset_current(token)
 
 
-def _aside(work: Callable[[], T]) -> T:
-    """Call a function that may run an event loop: where one runs already, in a thread."""
+async def _run_in_loop(task: Task[..., Any], job: CurrentJob, _: Engine) -> None:
+    with suppress(Cancel), _as_current(job):
+        await asyncio.create_task(run_task_async(task, job))
+
+
+def _not_sent(*_: object) -> Any:
+    raise AssertionError("a run inside the test is not sent to a server")
+
+
+def _loop_runs() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        return False
+    return True
+
+
+def _aside(work: Callable[[], T]) -> T:
+    """Call a function that may run an event loop: where one runs already, in a thread."""
+    if not _loop_runs():
         return work()
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(copy_context().run, work).result()

@@ -31,6 +31,7 @@ from duetime.worker.middleware import (
     unique_until_start,
     without_overlapping,
 )
+from duetime.worker.pusher import send_work
 from duetime.worker.runs import Ended, JobInfo
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="none")
@@ -491,7 +492,7 @@ def test_a_job_without_encryption_is_refused(app: duetime.App) -> None:
     with in_memory(app) as box:
         plain = duetime.App("memory:")
         prepared = plain.task(name="pay")(lambda card: None).prepare(None, None, ("evil",), {})
-        box.push([prepared])
+        send_work(app, box.push([prepared]))
         [ran] = box.run()
     assert ran.ended is Ended.FAIL
     assert "not encrypted" in str(ran.failure)

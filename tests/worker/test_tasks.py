@@ -21,7 +21,7 @@ from duetime.model.job import Event, Job, State
 from duetime.wire.payload import Payload, describe, read, write
 from duetime.worker.arguments import Arguments
 from duetime.worker.events import TaskEvent
-from duetime.worker.pusher import Outgoing
+from duetime.worker.pusher import Outgoing, Work
 
 
 @pytest.fixture
@@ -388,12 +388,10 @@ def test_a_pusher_can_be_put_in_the_place_of_the_usual_one(app: duetime.App) -> 
         def __init__(self) -> None:
             self.seen: list[Outgoing] = []
 
-        def push(self, many: Sequence[Outgoing]) -> list[duetime.Moved]:
+        def push(self, many: Sequence[Outgoing]) -> Work[list[duetime.Moved]]:
             self.seen += many
+            yield from ()
             return [duetime.Moved(Event.ACCEPTED, outgoing.job.id, 1) for outgoing in many]
-
-        async def push_async(self, many: Sequence[Outgoing]) -> list[duetime.Moved]:
-            return self.push(many)
 
     @app.task(name="send")
     def send(to: str) -> None: ...

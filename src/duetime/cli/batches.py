@@ -12,7 +12,7 @@ from duetime.model.errors import NotFound
 from duetime.model.names import check_queue
 from duetime.worker.app import App
 from duetime.worker.batches import KEEPERS, BatchStatus, list_keepers
-from duetime.worker.handle import send_work
+from duetime.worker.pusher import send_work
 
 BatchArgument = Annotated[str, typer.Argument(metavar="BATCH", help="The id of the batch, which is also its queue.")]
 COUNTS = ("total", "waiting", "running", "done", "failed", "cancelled", "expired")

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from duetime.model.job import Event, Moved
-from duetime.worker.pusher import Outgoing, Pusher, UncommittedPush
+from duetime.worker.pusher import Outgoing, Pusher, StoreCaller, UncommittedPush, Work, send_work, send_work_async
 
 log = logging.getLogger("duetime.after_commit")
 
@@ -30,29 +30,35 @@ KEPT = "duetime_kept_back"
 
 
 class AfterCommit:
-    """A Pusher in front of another one."""
+    """A Pusher in front of another one. `caller` sends what it held back."""
 
-    def __init__(self, inner: Pusher, hook: Hook) -> None:
+    def __init__(self, inner: Pusher, caller: StoreCaller, hook: Hook) -> None:
         self._inner = inner
+        self._caller = caller
         self._hook = hook
         self._late: set[asyncio.Task[object]] = set()
 
-    def push(self, many: Sequence[Outgoing]) -> list[Moved]:
-        answers = _uncommitted(many)
-        if self._hook(lambda: _committed_as(answers, self._inner.push(many))):
-            return answers
-        return self._inner.push(many)
+    def push(self, many: Sequence[Outgoing]) -> Work[list[Moved]]:
+        answers = [UncommittedPush(Event.ACCEPTED, one.job.id, 0, due_at=one.job.due_at or 0) for one in many]
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
 
-    async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]:
-        loop = asyncio.get_running_loop()
-        answers = _uncommitted(many)
+        def push_now() -> None:
+            if loop is None:
+                send_work(self._caller, self._push_held(many, answers))
+            else:
+                self._push_later(loop, send_work_async(self._caller, self._push_held(many, answers)))
 
-        async def push_later() -> None:
-            _committed_as(answers, await self._inner.push_async(many))
+        if self._hook(push_now):
+            return list(answers)
+        return (yield from self._inner.push(many))
 
-        if self._hook(lambda: self._push_later(loop, push_later())):
-            return answers
-        return await self._inner.push_async(many)
+    def _push_held(self, many: Sequence[Outgoing], answers: Sequence[UncommittedPush]) -> Work[None]:
+        moved = yield from self._inner.push(many)
+        for answer, one in zip(answers, moved, strict=True):
+            answer.pushed.append(one)
 
     def _push_later(self, loop: asyncio.AbstractEventLoop, pushing: Coroutine[Any, Any, object]) -> None:
         """A commit does not wait for coroutines; what goes wrong is in the log."""
@@ -64,16 +70,6 @@ class AfterCommit:
         self._late.discard(task)
         if not task.cancelled() and (error := task.exception()):
             log.error("push_after_commit_failed", exc_info=error)
-
-
-def _uncommitted(many: Sequence[Outgoing]) -> list[Moved]:
-    return [UncommittedPush(Event.ACCEPTED, one.job.id, 0, due_at=one.job.due_at or 0) for one in many]
-
-
-def _committed_as(answers: Sequence[Moved], pushed: Sequence[Moved]) -> None:
-    for answer, moved in zip(answers, pushed, strict=True):
-        assert isinstance(answer, UncommittedPush)
-        answer.pushed.append(moved)
 
 
 def django(using: str | None = None) -> Hook:

@@ -196,7 +196,7 @@ class App:
 
     def after_commit(self, hook: Hook) -> None:
         """Hold back pushes inside the caller's database transactions; see `duetime.worker.after_commit`."""
-        self.pusher = AfterCommit(self.pusher, hook)
+        self.pusher = AfterCommit(self.pusher, self, hook)
 
     def use(self, *middleware: Middleware) -> None:
         """Put middleware around the runs of every task, outside of the task's own; see `duetime.worker.middleware`."""

@@ -44,7 +44,7 @@ from duetime.worker.batches import (
     read_keeper,
 )
 from duetime.worker.chains import FORWARD, ChainedStep, filled_body, forward
-from duetime.worker.handle import send_work_async
+from duetime.worker.pusher import send_work_async
 
 if TYPE_CHECKING:
     from duetime.worker.app import App

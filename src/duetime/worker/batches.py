@@ -26,8 +26,8 @@ from duetime.model.names import FOLLOWS, MAX_ID, Queue, check_id, check_queue
 from duetime.stores.base import Mark, RulesChange
 from duetime.worker.chains import ChainedStep, TaskStep, chained
 from duetime.worker.current_job import INFIX, running_queue
-from duetime.worker.handle import TaskHandle, Work, both, send_work, send_work_async
-from duetime.worker.pusher import renamed
+from duetime.worker.handle import TaskHandle
+from duetime.worker.pusher import Work, both, renamed
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
@@ -184,23 +184,17 @@ class TaskBatch:
         """Where its jobs are: `task.options(queue=batch.queue)`, `client.queue(batch.queue)`, the target of a load."""
         return self._queue.name
 
-    def add(self, *steps: TaskStep[Any]) -> list[TaskHandle[Any]]:
+    def _add(self, *steps: TaskStep[Any]) -> Work[list[TaskHandle[Any]]]:
         """Push tasks into the batch; a handle each. Also from a task of the batch while that runs. Raises Conflict if
         the batch is closed, cancelled or over.
         """
-        jobs = self._inside(steps)
-        self._send(self._check_open())
-        moved = self.app.pusher.push(jobs)
-        self._send(self._check_still(moved))
-        return self._handles(steps, moved)
-
-    async def add_async(self, *steps: TaskStep[Any]) -> list[TaskHandle[Any]]:
-        """`add`, inside a running loop."""
-        jobs = self._inside(steps)
-        await self._send_async(self._check_open())
-        moved = await self.app.pusher.push_async(jobs)
-        await self._send_async(self._check_still(moved))
-        return self._handles(steps, moved)
+        if found := next((step for step in steps if step.previous), None):
+            raise InvalidRequest(f"task of a batch cannot use PREVIOUS: {found.task.name}")
+        jobs = [renamed(step.outgoing, self.app.make_id(), self._queue) for step in steps]
+        yield from self._check_open()
+        moved = yield from self.app.pusher.push(jobs)
+        yield from self._check_still(moved)
+        return [TaskHandle(step.task, self._queue, one) for step, one in zip(steps, moved, strict=True)]
 
     def _close(self) -> Work[None]:
         """Say that nobody but its own tasks adds jobs any more: it ends when none is left to run."""
@@ -289,6 +283,7 @@ class TaskBatch:
                 moved += sum(isinstance(one, Moved) for one in (yield reschedule(self._queue, some, None, to)))
         return moved
 
+    add, add_async = both(_add)
     close, close_async = both(_close)
     pause, pause_async = both(_pause)
     resume, resume_async = both(_resume)
@@ -316,22 +311,8 @@ class TaskBatch:
                 yield cancel(self._queue, some)
             raise Conflict(f"{self.id} was cancelled meanwhile")
 
-    def _inside(self, steps: Sequence[TaskStep[Any]]) -> list[Any]:
-        if found := next((step for step in steps if step.previous), None):
-            raise InvalidRequest(f"a task of a batch has no previous one: {found.task.name}")
-        return [renamed(step.outgoing, self.app.make_id(), self._queue) for step in steps]
-
-    def _handles(self, steps: Sequence[TaskStep[Any]], moved: Sequence[Moved]) -> list[TaskHandle[Any]]:
-        return [TaskHandle(step.task, self._queue, one) for step, one in zip(steps, moved, strict=True)]
-
     def _no_batch(self) -> NotFound:
         return NotFound(f"there is no batch {self.id!r} in {self._queue.namespace}, or it is over")
-
-    def _send(self, work: Work[Any]) -> Any:
-        return send_work(self.app, work)
-
-    async def _send_async(self, work: Work[Any]) -> Any:
-        return await send_work_async(self.app, work)
 
 
 def _signed_ms(by: Duration) -> int:

@@ -23,7 +23,7 @@ from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Mark
 from duetime.wire.payload import Payload
 from duetime.worker.handle import Place, TaskHandle
-from duetime.worker.pusher import Outgoing, renamed
+from duetime.worker.pusher import Outgoing, Work, both, renamed
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
@@ -70,21 +70,19 @@ class TaskChain(Generic[R]):
         if steps[0].previous:
             raise InvalidRequest(f"the first step of a chain has no previous one: {steps[0].task.name}")
         self._steps = steps
-        self._app: App = steps[0].task.app
+        self.app: App = steps[0].task.app
 
-    def delay(self) -> TaskHandle[R]:
+    def _delay(self) -> Work[TaskHandle[R]]:
         """Push the first step; the handle is that of the last one."""
         jobs = self._prepare()
-        return self._handle(jobs, self._app.pusher.push(jobs[:1])[0])
+        [moved] = yield from self.app.pusher.push(jobs[:1])
+        return self._handle(jobs, moved)
 
-    async def delay_async(self) -> TaskHandle[R]:
-        """`delay`, inside a running loop."""
-        jobs = self._prepare()
-        return self._handle(jobs, (await self._app.pusher.push_async(jobs[:1]))[0])
+    delay, delay_async = both(_delay)
 
     def _prepare(self) -> list[Outgoing]:
         """The jobs, the first one with the others in its body. Every push has new ids."""
-        fresh = [renamed(one.outgoing, self._app.make_id()) for one in self._steps]
+        fresh = [renamed(one.outgoing, self.app.make_id()) for one in self._steps]
         later = [chained(one.previous, out) for one, out in zip(self._steps[1:], fresh[1:], strict=True)]
         body = with_steps(fresh[0].job.body, later)
         if len(body) > MAX_BODY:

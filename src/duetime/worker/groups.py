@@ -24,8 +24,8 @@ from duetime.stores.finishes import Join
 from duetime.wire.messages import MAX_RESULTS
 from duetime.wire.payload import Payload
 from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, new_job
-from duetime.worker.handle import Place, TaskHandle, Work
-from duetime.worker.pusher import Outgoing, renamed
+from duetime.worker.handle import Place, TaskHandle
+from duetime.worker.pusher import Outgoing, Work, both, renamed
 from duetime.worker.task_exceptions import Fail
 
 if TYPE_CHECKING:
@@ -84,13 +84,11 @@ class TaskGroup:
         """
         return JoinedGroup(self, callback)
 
-    def delay(self) -> list[TaskHandle[Any]]:
+    def _delay(self) -> Work[list[TaskHandle[Any]]]:
         """Push all of them, one round trip per 500 and queue; a handle each, in their order."""
         return self.push([one.outgoing for one in self.fresh(self.app.make_id())])
 
-    async def delay_async(self) -> list[TaskHandle[Any]]:
-        """`delay`, inside a running loop."""
-        return await self.push_async([one.outgoing for one in self.fresh(self.app.make_id())])
+    delay, delay_async = both(_delay)
 
     def fresh(self, group: str) -> list[TaskStep[Any]]:
         """The steps with ids of this push."""
@@ -98,19 +96,11 @@ class TaskGroup:
             replace(one, outgoing=renamed(one.outgoing, _id(group, number))) for number, one in enumerate(self.steps)
         ]
 
-    def push(self, jobs: Sequence[Outgoing]) -> list[TaskHandle[Any]]:
+    def push(self, jobs: Sequence[Outgoing]) -> Work[list[TaskHandle[Any]]]:
         moved: dict[str, Moved] = {}
-        for some in _by_queue(jobs):
-            moved.update((one.id, one) for one in self.app.pusher.push(some))
-        return self._handles(jobs, moved)
-
-    async def push_async(self, jobs: Sequence[Outgoing]) -> list[TaskHandle[Any]]:
-        moved: dict[str, Moved] = {}
-        for some in _by_queue(jobs):
-            moved.update((one.id, one) for one in await self.app.pusher.push_async(some))
-        return self._handles(jobs, moved)
-
-    def _handles(self, jobs: Sequence[Outgoing], moved: dict[str, Moved]) -> list[TaskHandle[Any]]:
+        for queue in dict.fromkeys(job.queue for job in jobs):
+            pushed = yield from self.app.pusher.push([job for job in jobs if job.queue == queue])
+            moved.update((one.id, one) for one in pushed)
         return [TaskHandle(step.task, job.queue, moved[job.job.id]) for step, job in zip(self.steps, jobs, strict=True)]
 
 
@@ -118,21 +108,19 @@ class JoinedGroup(Generic[R]):
     """A group with a callback. Pushed by `delay` or `delay_async`."""
 
     def __init__(self, members: TaskGroup, callback: TaskStep[R]) -> None:
+        self.app = members.app
         self._members = members
         self._callback = callback
 
-    def delay(self) -> "GroupHandle[R]":
+    def _delay(self) -> "Work[GroupHandle[R]]":
         """Push the members, one round trip per 500 and queue. The handle is that of the callback.
 
         A program that dies meanwhile has pushed some of them, and the callback does not run.
         """
-        group = self._members.app.make_id()
-        return self._handle(group, self._members.push(self._prepare(group)))
+        group = self.app.make_id()
+        return self._handle(group, (yield from self._members.push(self._prepare(group))))
 
-    async def delay_async(self) -> "GroupHandle[R]":
-        """`delay`, inside a running loop."""
-        group = self._members.app.make_id()
-        return self._handle(group, await self._members.push_async(self._prepare(group)))
+    delay, delay_async = both(_delay)
 
     def _prepare(self, group: str) -> list[Outgoing]:
         """The members, each with the join of its queue in its body."""
@@ -207,14 +195,16 @@ class GroupHandle(TaskHandle[R]):
             self._first += len(found)
         return (yield from super()._find())
 
-    def _cancel(self) -> Work[bool]:
+    def cancel_work(self) -> Work[bool]:
         """Every member, and the callback if it is there."""
         was_there = False
         for queue, some in groupby((one.place for one in self.members), key=lambda place: place[0]):
             for ids in batches([job_id for _, job_id in some]):
                 moved = yield cancel(queue, ids)
                 was_there = was_there or any(isinstance(one, Moved) for one in moved)
-        return (yield from super()._cancel()) or was_there
+        return (yield from super().cancel_work()) or was_there
+
+    cancel, cancel_async = both(cancel_work)
 
 
 def group(*steps: TaskStep[Any]) -> TaskGroup:
@@ -252,11 +242,6 @@ async def gather(app: "App", members: GroupMembers) -> bytes:
 
 def _id(group: str, what: object) -> str:
     return f"{group}{FOLLOWS}{what}"
-
-
-def _by_queue(jobs: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
-    for queue in dict.fromkeys(job.queue for job in jobs):
-        yield [job for job in jobs if job.queue == queue]
 
 
 def _carrier(

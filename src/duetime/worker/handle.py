@@ -1,25 +1,23 @@
 """What a push of a task answers: a handle on the job that was pushed.
 
 It has what happened (`id`, `event`, `due_at` ...), and asks and changes the job through the App it came from. The
-methods block; inside a running event loop use their twins, and `await handle` for the result.
+methods block; inside a running event loop use their twins (`get_async` ...), and `await handle` for the result.
 """
 
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Generator, Sequence
 from enum import StrEnum
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from duetime.client.call import Call
 from duetime.client.calls import cancel, get, reschedule, results
 from duetime.model.clock import Duration, Instant, duration_ms, rfc3339
 from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.model.job import Event, Job, Moved, State
 from duetime.model.names import Queue
 from duetime.stores.base import KeptResult
-from duetime.worker.pusher import UncommittedPush
+from duetime.worker.pusher import UncommittedPush, Work, both
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
@@ -36,20 +34,6 @@ PARK_S = 2.0
 
 Place = tuple[Queue, str]
 """A job by its queue and id."""
-Work = Generator[Call[Any], Any, R]
-"""What is asked of the store, one call after the other; it is sent by blocking code and by coroutines alike."""
-
-
-class BlockingCaller(Protocol):
-    """Sends a call to the store or server: an App, a Client."""
-
-    def send(self, call: Call[Other], /) -> Other: ...
-
-
-class AsyncCaller(Protocol):
-    """The same inside a running loop."""
-
-    async def send_async(self, call: Call[Other], /) -> Other: ...
 
 
 class TaskStatus(StrEnum):
@@ -110,6 +94,10 @@ class TaskHandle(Generic[R]):
         return f"<{self._task.name} {self.queue}/{self.id} {said}>"
 
     @property
+    def app(self) -> "App":
+        return self._task.app
+
+    @property
     def moved(self) -> Moved:
         """What the push did; for one that waited for a commit, what it did then."""
         answer = self._answer
@@ -166,48 +154,8 @@ class TaskHandle(Generic[R]):
     def reason(self) -> str:
         return self.moved.reason
 
-    def status(self) -> TaskStatus:
-        return self._send(self._status())
-
-    async def status_async(self) -> TaskStatus:
-        return await self._send_async(self._status())
-
-    def get(self, timeout: Duration | None = None) -> R:
-        """What the task returned; waits for it. Needs the task's option `result_ttl`.
-
-        Raises TaskFailed when the job is a dead letter, TimeoutError after the timeout, JobNotFound when the job is
-        gone without a result: cancelled, expired, or finished longer ago than `result_ttl`.
-        """
-        return self._send(self._get(timeout))
-
-    async def get_async(self, timeout: Duration | None = None) -> R:
-        """`get`, inside a running loop."""
-        return await self._send_async(self._get(timeout))
-
     def __await__(self) -> Generator[Any, Any, R]:
         return self.get_async().__await__()
-
-    def cancel(self) -> bool:
-        """Remove the job, or the step that its chain is at; False if it is gone already. A running one loses its
-        lease, and is stopped when its worker next renews that.
-        """
-        return self._send(self._cancel())
-
-    async def cancel_async(self) -> bool:
-        """`cancel`, inside a running loop."""
-        return await self._send_async(self._cancel())
-
-    def reschedule(self, delay: Duration | None = None, *, due_at: Instant | None = None) -> Moved:
-        """Have the job, or the step that its chain is at, due after a delay, or at an instant. Raises JobNotFound,
-        JobRunning, JobDead.
-        """
-        return self._send(self._reschedule(delay, due_at))
-
-    async def reschedule_async(self, delay: Duration | None = None, *, due_at: Instant | None = None) -> Moved:
-        """`reschedule`, inside a running loop."""
-        return await self._send_async(self._reschedule(delay, due_at))
-
-    # --- without I/O
 
     def _find(self) -> Work[Job | None]:
         """The job, or the step that its chain is at. A step that is gone was done before its next one could be looked
@@ -230,6 +178,7 @@ class TaskHandle(Generic[R]):
             raise InvalidRequest(f"{self!r} is not pushed: it waits for a commit, or was rolled back")
 
     def _status(self) -> Work[TaskStatus]:
+        """The job's state, or what became of it."""
         if not self.is_pushed:
             return TaskStatus.UNCOMMITTED
         job = yield from self._find()
@@ -240,7 +189,12 @@ class TaskHandle(Generic[R]):
             return TaskStatus.WAITING
         return TaskStatus(job.state.value)
 
-    def _get(self, timeout: Duration | None) -> Work[R]:
+    def _get(self, timeout: Duration | None = None) -> Work[R]:
+        """What the task returned; waits for it. Needs the task's option `result_ttl`.
+
+        Raises TaskFailed when the job is a dead letter, TimeoutError after the timeout, JobNotFound when the job is
+        gone without a result: cancelled, expired, or finished longer ago than `result_ttl`.
+        """
         self._check_pushed()
         if not self._task.result_ms:
             raise InvalidRequest(f"{self._task.name} keeps no results: give it result_ttl")
@@ -261,7 +215,10 @@ class TaskHandle(Generic[R]):
             # It may have ended after the look at its result, which is therefore looked at once more.
             was_gone = job is None and self.born > 0
 
-    def _cancel(self) -> Work[bool]:
+    def cancel_work(self) -> Work[bool]:
+        """Remove the job, or the step that its chain is at; False if it is gone already. A running one loses its
+        lease, and is stopped when its worker next renews that.
+        """
         self._check_pushed()
         for queue, job_id in self._places:
             [moved] = yield cancel(queue, [job_id])
@@ -269,7 +226,10 @@ class TaskHandle(Generic[R]):
                 return True
         return False
 
-    def _reschedule(self, delay: Duration | None, due_at: Instant | None) -> Work[Moved]:
+    def reschedule_work(self, delay: Duration | None = None, *, due_at: Instant | None = None) -> Work[Moved]:
+        """Have the job, or the step that its chain is at, due after a delay, or at an instant. Raises JobNotFound,
+        JobRunning, JobDead.
+        """
         self._check_pushed()
         job = yield from self._find()
         if job is None:
@@ -281,49 +241,16 @@ class TaskHandle(Generic[R]):
             raise JobNotFound.of(job.id, job.queue)
         return moved
 
+    status, status_async = both(_status)
+    get, get_async = both(_get)
+    cancel, cancel_async = both(cancel_work)
+    reschedule, reschedule_async = both(reschedule_work)
+
     def _value(self, kept: KeptResult) -> R:
         try:
             return msgspec.json.decode(kept.result, type=self._task.return_type)
         except msgspec.MsgspecError as error:
             raise InvalidRequest(f"the result is not what {self._task.name} says that it returns: {error}") from None
-
-    def _send(self, work: Work[Other]) -> Other:
-        return send_work(self._task.app, work)
-
-    async def _send_async(self, work: Work[Other]) -> Other:
-        return await send_work_async(self._task.app, work)
-
-
-def send_work(caller: "BlockingCaller", work: Work[Other]) -> Other:
-    """Send the calls of some work, one after the other. A call that fails raises inside the work."""
-    try:
-        call = next(work)
-        while True:
-            try:
-                answer = caller.send(call)
-            except DuetimeError as error:
-                call = work.throw(error)
-            else:
-                call = work.send(answer)
-    except StopIteration as done:
-        return done.value
-
-
-async def send_work_async(caller: "AsyncCaller", work: Work[Other]) -> Other:
-    """`send_work`, inside a running loop."""
-    try:
-        call = next(work)
-    except StopIteration as done:
-        return done.value
-    while True:
-        try:
-            answer, problem = await caller.send_async(call), None
-        except DuetimeError as error:
-            answer, problem = None, error
-        try:
-            call = work.send(answer) if problem is None else work.throw(problem)
-        except StopIteration as done:
-            return done.value
 
 
 def failure_of(job: Job) -> TaskFailed:
@@ -331,32 +258,3 @@ def failure_of(job: Job) -> TaskFailed:
     lines = job.error.strip().splitlines()
     kind, _, message = (lines[-1] if lines else job.reason).partition(": ")
     return TaskFailed(message or kind, kind=kind, traceback=job.error)
-
-
-class AppOwner(Protocol):
-    """An object whose methods ask the store through an App."""
-
-    @property
-    def app(self) -> "App": ...
-
-
-Owner = TypeVar("Owner", bound=AppOwner)
-
-
-def both(
-    work: Callable[Concatenate[Owner, P], Work[Other]],
-) -> tuple[
-    Callable[Concatenate[Owner, P], Other],
-    Callable[Concatenate[Owner, P], Coroutine[Any, Any, Other]],
-]:
-    """Make a blocking method and its async twin of one method that yields calls."""
-
-    @wraps(work)
-    def blocking(self: Owner, *args: P.args, **kwargs: P.kwargs) -> Other:
-        return send_work(self.app, work(self, *args, **kwargs))
-
-    @wraps(work)
-    async def in_loop(self: Owner, *args: P.args, **kwargs: P.kwargs) -> Other:
-        return await send_work_async(self.app, work(self, *args, **kwargs))
-
-    return blocking, in_loop

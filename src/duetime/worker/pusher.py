@@ -3,17 +3,21 @@
 An App has a Pusher and can be given another one: `duetime.testing` and hooks that wait for a commit put theirs in its
 place. The usual one sends to the store or server, with one client per process for blocking code and one per event loop
 for asyncio; inside a worker it uses the worker's own.
+
+Whatever asks the store is written once, as a generator of calls (`Work`); `both` makes a blocking method and its async
+twin of it.
 """
 
 import asyncio
 import hashlib
 import os
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as replace_field
-from typing import Any, Protocol, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -23,13 +27,20 @@ from msgspec.structs import replace
 from duetime.client import AsyncClient, Client, connect, connect_async
 from duetime.client.call import Call
 from duetime.client.calls import chunks, push
+from duetime.model.errors import DuetimeError
 from duetime.model.job import Event, IfExists, Moved, NewJob
 from duetime.model.names import Queue
-from duetime.stores.base import Pushed
 from duetime.worker.middleware_chain import Seal
 from duetime.worker.shared_counters import count
 
+if TYPE_CHECKING:
+    from duetime.worker.app import App
+
 Answer = TypeVar("Answer")
+P = ParamSpec("P")
+
+Work = Generator[Call[Any], Any, Answer]
+"""Calls to the store, one after the other; each is sent with the answer to the one before it."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +61,75 @@ class Outgoing:
 
 
 class StoreCaller(Protocol):
-    """Sends any call to the store or server."""
+    """Sends any call to the store or server, from blocking code or from a running event loop."""
 
-    def send(self, call: Call[Answer]) -> Answer: ...
+    def send(self, call: Call[Answer], /) -> Answer: ...
 
-    async def send_async(self, call: Call[Answer]) -> Answer: ...
+    async def send_async(self, call: Call[Answer], /) -> Answer: ...
 
 
 class Pusher(Protocol):
-    def push(self, many: Sequence[Outgoing]) -> list[Moved]:
+    def push(self, many: Sequence[Outgoing]) -> Work[list[Moved]]:
         """All to one queue. One answer each, in their order."""
         ...
 
-    async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]: ...
+
+class AppOwner(Protocol):
+    """An object whose methods ask the store through an App."""
+
+    @property
+    def app(self) -> "App": ...
+
+
+Owner = TypeVar("Owner", bound=AppOwner)
+
+
+def send_work(caller: StoreCaller, work: Work[Answer]) -> Answer:
+    """Send the calls of some work. A call that fails raises inside the work."""
+    try:
+        call = next(work)
+        while True:
+            try:
+                answer = caller.send(call)
+            except DuetimeError as error:
+                call = work.throw(error)
+            else:
+                call = work.send(answer)
+    except StopIteration as done:
+        return done.value
+
+
+async def send_work_async(caller: StoreCaller, work: Work[Answer]) -> Answer:
+    """`send_work`, inside a running loop."""
+    try:
+        call = next(work)
+        while True:
+            try:
+                answer = await caller.send_async(call)
+            except DuetimeError as error:
+                call = work.throw(error)
+            else:
+                call = work.send(answer)
+    except StopIteration as done:
+        return done.value
+
+
+def both(
+    work: Callable[Concatenate[Owner, P], Work[Answer]],
+) -> tuple[Callable[Concatenate[Owner, P], Answer], Callable[Concatenate[Owner, P], Coroutine[Any, Any, Answer]]]:
+    """Make a blocking method and its async twin of one method that yields calls."""
+
+    @wraps(work)
+    def blocking(self: Owner, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        return send_work(self.app, work(self, *args, **kwargs))
+
+    @wraps(work)
+    async def in_loop(self: Owner, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        return await send_work_async(self.app, work(self, *args, **kwargs))
+
+    name = work.__name__.removeprefix("_").removesuffix("_work")
+    blocking.__name__, in_loop.__name__ = name, f"{name}_async"
+    return blocking, in_loop
 
 
 class UncommittedPush(Moved, frozen=True):
@@ -116,19 +183,6 @@ def generation_of(job_id: str) -> tuple[str, int] | None:
     return (counter, int(number)) if number.isdecimal() else None
 
 
-def _calls(many: Sequence[Outgoing]) -> Iterator[tuple[Call[Pushed], Sequence[Outgoing]]]:
-    """Each call with what it pushes, within the bounds of one call."""
-    at = 0
-    for chunk in chunks(outgoing.job for outgoing in many):
-        part = many[at : at + len(chunk)]
-        at += len(chunk)
-        yield push(part[0].queue, chunk, part[0].if_exists), part
-
-
-def _generation(outgoing: Outgoing) -> Call[int]:
-    return count(outgoing.queue.namespace, outgoing.counter)
-
-
 @dataclass(frozen=True)
 class WorkerClient:
     """The client of the worker that runs in this process."""
@@ -150,24 +204,20 @@ class ClientPusher:
         self._worker_client: WorkerClient | None = None
         self._in_pool = False
 
-    def push(self, many: Sequence[Outgoing]) -> list[Moved]:
+    def push(self, many: Sequence[Outgoing]) -> Work[list[Moved]]:
+        """As few calls as the bounds of one call allow."""
+        jobs: list[Outgoing] = []
+        for one in many:
+            if one.counter:
+                one = in_generation(one, (yield count(one.queue.namespace, one.counter)))  # noqa: PLW2901
+            jobs.append(one)
         moved: list[Moved] = []
-        many = [in_generation(one, self.send(_generation(one))) if one.counter else one for one in many]
-        for call, part in _calls(many):
-            pushed = self.send(call)
+        for chunk in chunks(one.job for one in jobs):
+            part = jobs[len(moved) : len(moved) + len(chunk)]
+            pushed = yield push(part[0].queue, chunk, part[0].if_exists)
             for outgoing, one in zip(part, pushed.jobs, strict=True):
                 following = successor(outgoing, one, pushed.now)
-                moved += self.push([following]) if following else [one]
-        return moved
-
-    async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]:
-        moved: list[Moved] = []
-        many = [in_generation(one, await self.send_async(_generation(one))) if one.counter else one for one in many]
-        for call, part in _calls(many):
-            pushed = await self.send_async(call)
-            for outgoing, one in zip(part, pushed.jobs, strict=True):
-                following = successor(outgoing, one, pushed.now)
-                moved += await self.push_async([following]) if following else [one]
+                moved += (yield from self.push([following])) if following else [one]
         return moved
 
     def send(self, call: Call[Answer]) -> Answer:

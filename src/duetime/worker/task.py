@@ -30,7 +30,7 @@ from duetime.worker.chains import TaskStep
 from duetime.worker.events import TaskEvent
 from duetime.worker.handle import TaskHandle
 from duetime.worker.middleware_chain import Middleware, PendingJob, hash_key_of, push_through
-from duetime.worker.pusher import Outgoing, unique_id
+from duetime.worker.pusher import Outgoing, Work, both, unique_id
 from duetime.worker.runs import Failure, JobInfo
 
 if TYPE_CHECKING:
@@ -202,61 +202,45 @@ class Task(Generic[P, R]):
         task._call = changed
         return task
 
-    def delay(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+    def _delay(self, *args: P.args, **kwargs: P.kwargs) -> Work[TaskHandle[R]]:
         """Push a job that is due at once. Raises InvalidRequest for arguments that do not fit."""
         return self._push(None, None, args, kwargs)
 
-    def later(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+    def _later(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Work[TaskHandle[R]]:
         """Push a job that is due after a delay; a negative one is due at once."""
         return self._push(delay_ms(delay), None, args, kwargs)
 
-    def at(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+    def _at(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Work[TaskHandle[R]]:
         """Push a job that is due at an instant; one in the past is due at once."""
         return self._push(None, instant_ms(due), args, kwargs)
 
-    def bulk(self, calls: Iterable[CallArguments], *, delay: Duration | None = None) -> list[TaskHandle[R]]:
+    def _bulk(self, calls: Iterable[CallArguments], *, delay: Duration | None = None) -> Work[list[TaskHandle[R]]]:
         """Push a job per call, in steps of up to 500: each step is kept whole or not at all. A call is a tuple of
         arguments or a mapping of keyword arguments. All are checked before the first is pushed.
         """
-        many = self._prepare_many(calls, delay)
-        return [self._pushed(*one) for one in zip(many, self.app.pusher.push(many), strict=True)]
+        wait_ms = None if delay is None else delay_ms(delay)
+        many = [self.prepare(wait_ms, None, *_split(call)) for call in calls]
+        if self._call.id is not None and len(many) > 1:
+            raise InvalidRequest(f"cannot use id={self._call.id!r} for {len(many)} calls: ids must be unique")
+        moved = yield from self.app.pusher.push(many)
+        return [self._pushed(*one) for one in zip(many, moved, strict=True)]
 
-    async def delay_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
-        """`delay`, inside a running loop."""
-        return await self._push_async(None, None, args, kwargs)
-
-    async def later_async(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
-        """`later`, inside a running loop."""
-        return await self._push_async(delay_ms(delay), None, args, kwargs)
-
-    async def at_async(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
-        """`at`, inside a running loop."""
-        return await self._push_async(None, instant_ms(due), args, kwargs)
-
-    async def bulk_async(self, calls: Iterable[CallArguments], *, delay: Duration | None = None) -> list[TaskHandle[R]]:
-        """`bulk`, inside a running loop."""
-        many = self._prepare_many(calls, delay)
-        return [self._pushed(*one) for one in zip(many, await self.app.pusher.push_async(many), strict=True)]
-
-    def cancel(self, job_id: str) -> bool:
+    def _cancel(self, job_id: str) -> Work[bool]:
         """Remove a job of this task's queue, or of the queue of `options`, by its id; False if there is none. A running
         one loses its lease.
         """
-        return self._by_id(job_id).cancel()
+        return self._by_id(job_id).cancel_work()
 
-    async def cancel_async(self, job_id: str) -> bool:
-        """`cancel`, inside a running loop."""
-        return await self._by_id(job_id).cancel_async()
-
-    def reschedule(self, job_id: str, delay: Duration | None = None, *, due_at: Instant | None = None) -> Moved:
+    def _reschedule(self, job_id: str, delay: Duration | None = None, *, due_at: Instant | None = None) -> Work[Moved]:
         """Have a job due after a delay, or at an instant, by its id. Raises JobNotFound, JobRunning, JobDead."""
-        return self._by_id(job_id).reschedule(delay, due_at=due_at)
+        return self._by_id(job_id).reschedule_work(delay, due_at=due_at)
 
-    async def reschedule_async(
-        self, job_id: str, delay: Duration | None = None, *, due_at: Instant | None = None
-    ) -> Moved:
-        """`reschedule`, inside a running loop."""
-        return await self._by_id(job_id).reschedule_async(delay, due_at=due_at)
+    delay, delay_async = both(_delay)
+    later, later_async = both(_later)
+    at, at_async = both(_at)
+    bulk, bulk_async = both(_bulk)
+    cancel, cancel_async = both(_cancel)
+    reschedule, reschedule_async = both(_reschedule)
 
     def _by_id(self, job_id: str) -> TaskHandle[R]:
         queue = self._call.queue or check_queue(self.app.namespace, self.defaults.queue)
@@ -328,13 +312,6 @@ class Task(Generic[P, R]):
         if_exists = IfExists.REPLACE if key.replaces else IfExists.KEEP
         return Outgoing(queue, job, self.name, data, key.life_ms, key.key, if_exists, seal)
 
-    def _prepare_many(self, calls: Iterable[CallArguments], delay: Duration | None) -> list[Outgoing]:
-        wait_ms = None if delay is None else delay_ms(delay)
-        many = [self.prepare(wait_ms, None, *_split(call)) for call in calls]
-        if self._call.id is not None and len(many) > 1:
-            raise InvalidRequest(f"cannot use id={self._call.id!r} for {len(many)} calls: ids must be unique")
-        return many
-
     def _until(self, due: int) -> int | None:
         """`retry_until` in whole seconds as in Laravel, rounded up so that no job is given up early."""
         match self._retry_until:
@@ -360,15 +337,10 @@ class Task(Generic[P, R]):
 
     def _push(
         self, delay_ms: int | None, due_at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> TaskHandle[R]:
+    ) -> Work[TaskHandle[R]]:
         outgoing = self.prepare(delay_ms, due_at, args, kwargs)
-        return self._pushed(outgoing, *self.app.pusher.push([outgoing]))
-
-    async def _push_async(
-        self, delay_ms: int | None, due_at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> TaskHandle[R]:
-        outgoing = self.prepare(delay_ms, due_at, args, kwargs)
-        return self._pushed(outgoing, *await self.app.pusher.push_async([outgoing]))
+        [moved] = yield from self.app.pusher.push([outgoing])
+        return self._pushed(outgoing, moved)
 
     def _pushed(self, outgoing: Outgoing, moved: Moved) -> TaskHandle[R]:
         name = "unique_skipped" if moved.event is Event.KEPT and self.unique_ms else "queued"
