@@ -5,7 +5,7 @@ Only reads, and makes no tables. Each finding that is not fine comes with the st
 
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -176,8 +176,8 @@ BLOAT = Check(
 FINE = Check("mysql.tables", ok("the tables in {database} are ours to use"))
 
 
-def examine_mysql(url: str) -> Iterator[Finding]:
-    """Raises StoreUnavailable if it does not answer. Its last finding is about the tables."""
+def examine_mysql(url: str) -> Generator[Finding, None, bool]:
+    """Returns whether the store's tables exist. Raises StoreUnavailable if the server does not answer."""
     try:
         import pymysql  # noqa: PLC0415 (an optional driver)
         from pymysql.cursors import DictCursor  # noqa: PLC0415
@@ -199,22 +199,7 @@ def examine_mysql(url: str) -> Iterator[Finding]:
                 # MySQL would answer with a table's size of up to a day ago.
                 cursor.execute("SET information_schema_stats_expiry = 0")
             tables = MysqlTables(cursor, address, pymysql.MySQLError)
-            yield from tables.examine(Migrator(connection, address).missing)
-    except pymysql.MySQLError as error:
-        raise translate(error) from error
-
-
-def has_mysql_tables(url: str) -> bool:
-    """Whether the store was opened before; opening it would make its tables."""
-    import pymysql  # noqa: PLC0415
-    from pymysql.cursors import DictCursor  # noqa: PLC0415
-
-    from duetime.stores.mysql.connection import MysqlAddress, open_connection, translate  # noqa: PLC0415
-
-    address = MysqlAddress.parse(url)
-    try:
-        with closing(open_connection(address)) as connection, connection.cursor(DictCursor) as cursor:
-            return address.prefix + "migrations" in _names(cursor)
+            return (yield from tables.examine(Migrator(connection, address).missing))
     except pymysql.MySQLError as error:
         raise translate(error) from error
 
@@ -285,12 +270,13 @@ class MysqlTables:
         pattern = re.sub(r"([_%])", r"\\\1", address.database)
         self._facts = {"database": address.database, "database_pattern": pattern, "me": _user(cursor)}
 
-    def examine(self, missing: Callable[[], list[int]]) -> Iterator[Finding]:
-        """`missing` answers the numbers of the migrations that are to be applied."""
+    def examine(self, missing: Callable[[], list[int]]) -> Generator[Finding, None, bool]:
+        """`missing` returns the numbers of the migrations that are to be applied."""
         found = [name for name in self._ours if name in self._listed]
         if self._migrations not in found:
             yield from self._before_the_first_start(found)
-        elif not {"number", "name", "applied_at"} <= set(self._columns(self._migrations)):
+            return False
+        if not {"number", "name", "applied_at"} <= set(self._columns(self._migrations)):
             yield from self._judge(FOREIGN, table=self._migrations)
         else:
             is_old = "SELECT" not in self._denied(self._migrations) and bool(missing())
@@ -304,6 +290,7 @@ class MysqlTables:
                 yield from self._judge(OLD if self._may_make_tables() else OLD_FOR_GOOD)
             elif not denied:
                 yield from self._judge(FINE)
+        return True
 
     def _judge(self, check: Check, **more: Any) -> Iterator[Finding]:
         return judge([check], {**self._facts, **more})

@@ -3,7 +3,7 @@
 Only reads, and makes no tables. Each finding that is not fine comes with the statement that mends it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from duetime.cli.doctor_checks import Check, Facts, Finding, fail, judge, ok, warn
@@ -258,8 +258,8 @@ TABLE = (
 TABLES_FINE = Check("postgres.tables", ok("the tables in {schema} are ours to use, and are kept clean"))
 
 
-def examine_postgres(url: str) -> Iterator[Finding]:
-    """Raises StoreUnavailable if it does not answer. Its last finding is about the tables."""
+def examine_postgres(url: str) -> Generator[Finding, None, bool]:
+    """Returns whether the store's tables exist. Raises StoreUnavailable if the server does not answer."""
     try:
         import psycopg  # noqa: PLC0415 (an optional driver)
         from psycopg.rows import dict_row  # noqa: PLC0415
@@ -275,21 +275,7 @@ def examine_postgres(url: str) -> Iterator[Finding]:
         ):
             facts = _server_facts(cursor)
             yield from judge(SERVER, facts)
-            yield from _tables(cursor, address, facts)
-    except psycopg.Error as error:
-        raise translate(error) from error
-
-
-def has_postgres_tables(url: str) -> bool:
-    """Whether the store was opened before; opening it would make its tables."""
-    import psycopg  # noqa: PLC0415
-
-    from duetime.stores.postgres.connection import PostgresAddress, translate  # noqa: PLC0415
-
-    address = PostgresAddress.parse(url)
-    try:
-        with psycopg.connect(address.conninfo) as connection:
-            return connection.execute("SELECT to_regclass(%s)", (address.table("migrations"),)).fetchone() != (None,)
+            return (yield from _tables(cursor, address, facts))
     except psycopg.Error as error:
         raise translate(error) from error
 
@@ -311,7 +297,7 @@ def _server_facts(cursor: Any) -> Facts:
     }
 
 
-def _tables(cursor: Any, address: Any, server: Facts) -> Iterator[Finding]:
+def _tables(cursor: Any, address: Any, server: Facts) -> Generator[Finding, None, bool]:
     # A table of another program may stand beside ours: only names of ours are asked for.
     names = [address.prefix + name for name in tables_of_schema("postgres")]
     tables = cursor.execute(_TABLES, (f'"{address.schema}"', names)).fetchall()
@@ -324,6 +310,7 @@ def _tables(cursor: Any, address: Any, server: Facts) -> Iterator[Finding]:
     }
     findings = [*judge(SCHEMA, facts)] or [finding for table in tables for finding in judge(TABLE, {**facts, **table})]
     yield from findings or judge([TABLES_FINE], facts)
+    return any(table["name"] == f"{address.prefix}migrations" for table in tables)
 
 
 def _foreign(prefix: str, columns: Mapping[str, Sequence[str]]) -> str | None:

@@ -1,20 +1,19 @@
 """What the doctor asks every store, and every server: does it answer, how fast, and what time is it there?"""
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from statistics import median
 from typing import Any
 
 from duetime.cli.doctor_checks import Check, Facts, Finding, Verdict, fail, judge, ok, warn
-from duetime.cli.doctor_mysql import examine_mysql, has_mysql_tables
-from duetime.cli.doctor_postgres import examine_postgres, has_postgres_tables
+from duetime.cli.doctor_mysql import examine_mysql
+from duetime.cli.doctor_postgres import examine_postgres
 from duetime.cli.doctor_redis import examine_redis
 from duetime.cli.doctor_sqlite import examine_sqlite, sqlite_file
 from duetime.cli.options import Target
 from duetime.cli.output import span
 from duetime.client.store_link import on_store
-from duetime.client.transport import is_http
 from duetime.journal.pool_journal import known
 from duetime.journal.registered_nodes import registered
 from duetime.model.errors import DuetimeError, Forbidden, InvalidSettings, StoreUnavailable, Unauthorized
@@ -168,14 +167,6 @@ SERVER = (
 )
 
 
-def examine_address(target: Target, *, deep: bool) -> Iterator[Finding]:
-    """A server or a store, whichever the URL names."""
-    if is_http(target.address):
-        yield from examine_server(target, deep=deep)
-    else:
-        yield from examine_store(target.address, deep=deep)
-
-
 # --- a store
 
 
@@ -189,23 +180,17 @@ def examine_store(url: str, *, deep: bool) -> Iterator[Finding]:
         if not sqlite_file(url).exists():
             return
     try:
-        if (yield from _examine_server(scheme, url)):
+        has_tables = True
+        if scheme.startswith("redis"):
+            yield from examine_redis(url)
+        elif scheme.startswith("postgres"):
+            has_tables = yield from examine_postgres(url)
+        elif scheme in ("mysql", "mariadb"):
+            has_tables = yield from examine_mysql(url)
+        if has_tables:  # opening the store would create them
             yield from on_store(url, lambda store: _ask_store(store, deep=deep))
     except DuetimeError as error:
         yield from judge(STORE_ERRORS, {"error": error, "url": mask(url)})
-
-
-def _examine_server(scheme: str, url: str) -> Generator[Finding, None, bool]:
-    """What is to be said about a kind of server; False if its tables are still to be made."""
-    if scheme.startswith("redis"):
-        yield from examine_redis(url)
-    if scheme.startswith("postgres"):
-        yield from examine_postgres(url)
-        return has_postgres_tables(url)
-    if scheme in ("mysql", "mariadb"):
-        yield from examine_mysql(url)
-        return has_mysql_tables(url)
-    return True
 
 
 async def _ask_store(store: Store, *, deep: bool) -> list[Finding]:
