@@ -28,7 +28,7 @@ from duetime.model.clock import ManualClock
 from duetime.model.errors import DuetimeError
 from duetime.model.job import NewJob, State
 from duetime.model.names import Queue
-from duetime.model.settings_file import group_url
+from duetime.model.settings import group_url
 from duetime.stores.open import open_store
 from duetime.stores.redis import keys
 from tests.alerts.conftest import Postbox

@@ -4,8 +4,9 @@ from pathlib import Path
 import duetime
 from duetime.client.topics import Topics
 from duetime.console import visit
-from duetime.console.formats import ENGLISH_UNITS, duration, seconds, span
+from duetime.console.formats import ENGLISH_UNITS, seconds, span
 from duetime.console.languages import LANGUAGES, catalogue, choose, say, translate
+from duetime.model.humanise import exact_duration
 from duetime.stores.redis.reads import _persistence
 from tests.console.conftest import Visitor
 from tests.console.visible_words import english_words
@@ -48,7 +49,7 @@ def test_times_are_written_in_the_visitor_s_language() -> None:
     assert span(200_000) == "3 m 20 s"
     assert span(200_000, units) == "3 分钟 20 秒"
     assert seconds(0.005, units) == "5 毫秒"
-    assert [duration(ms) for ms in (0, 1500, 3000, 600_000)] == ["0", "1500ms", "3s", "10m"]
+    assert [exact_duration(ms) for ms in (0, 1500, 3000, 600_000)] == ["0s", "1500ms", "3s", "10m"]
 
 
 def test_the_browser_s_language_is_taken_unless_another_was_picked() -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from duetime.client import AsyncClient, Client, calls
 from duetime.client.call import Call
 from duetime.model.errors import DuetimeError, LeaseLost
-from duetime.model.job import Counts, Delivery, Job, Lease, Moved, QueueTotals, State, batches
+from duetime.model.job import Counts, Delivery, Job, Lease, Moved, QueueTotals, State, chunks
 from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
@@ -69,7 +69,7 @@ class ThroughHttp:
 
     async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
         found: list[KeptResult | None] = []
-        for some in batches(ids, MAX_RESULTS):
+        for some in chunks(ids, MAX_RESULTS):
             found += await self._send(calls.results(queue, some, 0))
         return found
 

@@ -4,8 +4,9 @@ import pytest
 
 from duetime.cli.consume import read_lease, write_lease
 from duetime.cli.options import parse_attributes, parse_when
-from duetime.cli.output import body_text, preview, relative, safe, span
+from duetime.cli.output import body_text, preview, relative, safe
 from duetime.model.errors import InvalidId, InvalidName, InvalidRequest, InvalidTime
+from duetime.model.humanise import span
 from duetime.model.job import Lease
 from duetime.model.names import Queue
 from duetime.model.when import When

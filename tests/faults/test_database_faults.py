@@ -18,7 +18,7 @@ from duetime.model.clock import ManualClock
 from duetime.model.errors import StoreUnavailable
 from duetime.model.job import Moved, NewJob
 from duetime.model.names import Queue
-from duetime.model.settings_file import group_url
+from duetime.model.settings import group_url
 from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.group.layout import home
 from duetime.stores.mysql import connection as mysql_connection

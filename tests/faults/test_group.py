@@ -17,7 +17,7 @@ from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.errors import InvalidSettings, StoreFull, StoreUnavailable
 from duetime.model.job import Event, IfExists, NewJob
 from duetime.model.names import Queue
-from duetime.model.settings_file import group_url
+from duetime.model.settings import group_url
 from duetime.model.topic import Status, Topic
 from duetime.stores.group.layout import home
 from duetime.stores.open import open_store

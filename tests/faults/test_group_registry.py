@@ -17,7 +17,7 @@ from duetime.journal.registered_nodes import registered
 from duetime.model.errors import DuetimeError, StoreUnavailable, VersionConflict
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
-from duetime.model.settings_file import group_url
+from duetime.model.settings import group_url
 from duetime.stores.base import Store
 from duetime.stores.group.layout import home
 from duetime.stores.open import open_store

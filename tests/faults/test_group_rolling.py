@@ -12,7 +12,7 @@ import pytest
 from duetime.model.errors import InvalidSettings, LeaseLost, StoreUnavailable
 from duetime.model.job import Event, Lease, Moved, NewJob
 from duetime.model.names import Queue
-from duetime.model.settings_file import group_url
+from duetime.model.settings import group_url
 from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.group.layout import home
 from duetime.stores.open import open_store

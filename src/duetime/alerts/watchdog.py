@@ -18,7 +18,7 @@ from duetime.engine.duties import Duty, run_duty
 from duetime.engine.pools import Pools
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import DuetimeError
-from duetime.model.job import batches
+from duetime.model.job import chunks
 from duetime.model.names import Queue
 from duetime.stores.base import Store, StoreInfo
 
@@ -172,7 +172,7 @@ class Watchdog(Duty):
         unsure: set[str] = set()
         queues = await store.queues()
         self._queues[name] = len(queues)
-        for chunk in batches(queues):
+        for chunk in chunks(queues):
             for queue, counts in zip(chunk, await store.counts(chunk), strict=True):
                 if self._targets.dead_growth:
                     problems.update(self._growth(name, queue, counts.dead, unsure))

@@ -24,7 +24,7 @@ from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicAddress, T
 from duetime.engine.engine import Engine
 from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError, InvalidTime, JobNotFound, TopicOffline
-from duetime.model.job import IfExists, Moved, NewJob, QueueTotals, Totals, batches
+from duetime.model.job import IfExists, Moved, NewJob, QueueTotals, Totals, chunks
 from duetime.model.names import DEFAULT_POOL, Queue, check_id
 from duetime.model.topic import Status, Topic
 from duetime.stores.base import RulesChange
@@ -166,7 +166,7 @@ class TopicService:
 
     async def _totals(self, pool: str, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
         found: list[QueueTotals] = []
-        for some in batches(queues):
+        for some in chunks(queues):
             found += await self._engine(pool).store.totals(some)
         return found
 

@@ -32,7 +32,7 @@ from duetime.cli.output import (
 from duetime.client import Client, calls
 from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError, InvalidRequest, LeaseLost, NotFound
-from duetime.model.job import DEFAULT_TTR_MS, Delivery, Event, Lease, Moved, batches
+from duetime.model.job import DEFAULT_TTR_MS, Delivery, Event, Lease, Moved, chunks
 from duetime.model.names import Queue, check_id, check_queue
 
 TTR = f"{DEFAULT_TTR_MS // 1000}s"
@@ -148,7 +148,7 @@ def _by_queue(leases: Sequence[Lease]) -> Iterator[tuple[Queue, Sequence[Lease]]
     by_queue: dict[Queue, list[Lease]] = {}
     for lease in leases:
         by_queue.setdefault(lease.queue, []).append(lease)
-    return ((queue, some) for queue, held in by_queue.items() for some in batches(held))
+    return ((queue, some) for queue, held in by_queue.items() for some in chunks(held))
 
 
 def _acked(lease: Lease, result: calls.Result) -> Shown | DuetimeError:

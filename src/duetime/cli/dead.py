@@ -15,7 +15,7 @@ from duetime.cli.queues import show_removed
 from duetime.client.client import QueueClient
 from duetime.model.clock import duration_ms, instant_ms
 from duetime.model.errors import Conflict, InvalidRequest, JobNotFound
-from duetime.model.job import STEP_JOBS, Job, Moved, State, batches
+from duetime.model.job import STEP_JOBS, Job, Moved, State, chunks
 from duetime.model.names import check_id
 from duetime.wire.payload import describe
 
@@ -128,7 +128,7 @@ def respawn(queue: QueueArgument, options: RespawnOptions, target: Target) -> No
 def _respawn(queue: QueueClient, ids: list[str] | None, options: RespawnOptions) -> Iterator[list[Moved]]:
     """Respawns in steps, so that the progress of a million dead letters shows."""
     if ids is not None:
-        for some in batches(ids):
+        for some in chunks(ids):
             yield queue.dead.respawn(some, ttl=options.ttl, tries=options.tries)
         return
     # The number is fixed at the start: jobs that die again meanwhile are not brought back a second time.

@@ -67,12 +67,3 @@ def judge(checks: Iterable[Check], facts: Facts) -> Iterator[Finding]:
                 if verdict.when is None or verdict.when(seen):
                     yield Finding(check.name, verdict.grade, *(text.format_map(seen) for text in verdict.texts))
                     break
-
-
-def size(number: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"

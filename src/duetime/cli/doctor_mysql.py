@@ -9,8 +9,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from duetime.cli.doctor_checks import Check, Facts, Finding, fail, judge, ok, size, warn
+from duetime.cli.doctor_checks import Check, Facts, Finding, fail, judge, ok, warn
 from duetime.model.errors import InvalidSettings
+from duetime.model.humanise import size
 from duetime.model.job import MAX_BODY
 from duetime.stores.sql.queries import tables_of_schema
 

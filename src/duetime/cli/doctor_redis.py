@@ -7,8 +7,9 @@ channels on which processes wake each other. Nothing is written.
 from collections.abc import Iterator
 from typing import Any, cast
 
-from duetime.cli.doctor_checks import Check, Facts, Finding, fail, judge, ok, size, warn
+from duetime.cli.doctor_checks import Check, Facts, Finding, fail, judge, ok, warn
 from duetime.model.errors import InvalidSettings, StoreUnavailable
+from duetime.model.humanise import size
 
 OLDEST = (6, 2)
 TIMEOUT_S = 5.0

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from duetime.cli.doctor_checks import Check, Finding, fail, judge, ok, size, warn
+from duetime.cli.doctor_checks import Check, Finding, fail, judge, ok, warn
+from duetime.model.humanise import size
 
 LITTLE_DISK = 1024**3
 NO_DISK = 100 * 1024**2

@@ -12,11 +12,11 @@ from duetime.cli.doctor_postgres import examine_postgres
 from duetime.cli.doctor_redis import examine_redis
 from duetime.cli.doctor_sqlite import examine_sqlite, sqlite_file
 from duetime.cli.options import Target
-from duetime.cli.output import span
 from duetime.client.store_link import on_store
 from duetime.journal.pool_journal import known
 from duetime.journal.registered_nodes import registered
 from duetime.model.errors import DuetimeError, Forbidden, InvalidSettings, StoreUnavailable, Unauthorized
+from duetime.model.humanise import span
 from duetime.model.masking import mask
 from duetime.stores.base import Store
 

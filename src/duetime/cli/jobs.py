@@ -24,7 +24,7 @@ from duetime.client import Client, calls
 from duetime.client.client import QueueClient
 from duetime.model.clock import SystemClock, rfc3339
 from duetime.model.errors import DuetimeError, JobNotFound
-from duetime.model.job import Job, State, batches
+from duetime.model.job import Job, State, chunks
 from duetime.model.names import Queue, check_id
 
 PAGE = 100
@@ -81,7 +81,7 @@ def _for_each(
     with target.connect() as client:
         results = (
             (queue, job_id, shown(job_id, result))
-            for chunk in batches(checked)
+            for chunk in chunks(checked)
             for job_id, result in zip(chunk, call(client, chunk), strict=True)
         )
         show_each(target.answer, results, len(checked), "jobs were not there or refused")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from duetime.cli.config import ConfigOption, read_settings
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import note, preview, relative, safe, span
+from duetime.cli.output import note, preview, relative, safe
 from duetime.client.store_link import on_store
 from duetime.journal import pool_journal
 from duetime.journal.events import ENDS, REPEATED, Entry, as_fields, body_of
@@ -21,6 +21,7 @@ from duetime.journal.segments import is_alive, nodes, segments
 from duetime.journal.settings import options_of
 from duetime.model.clock import SystemClock, rfc3339
 from duetime.model.errors import InvalidSettings, JobNotFound, NotFound
+from duetime.model.humanise import span
 from duetime.model.job import Event, Priority
 from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_POOL

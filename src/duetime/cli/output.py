@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 
 from duetime.model.clock import rfc3339
 from duetime.model.errors import DuetimeError, InvalidRequest
+from duetime.model.humanise import span
 from duetime.model.job import Delivery, Job, Moved
 from duetime.model.names import Queue
 from duetime.wire import bodies, convert
@@ -165,21 +166,6 @@ def preview(body: bytes) -> str:
     """A task with its arguments, any other body as its text."""
     text = safe(describe(body) or "") or " ".join(body_text(body).split())
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
-
-
-def span(duration_ms: float) -> str:
-    """`3ms`, `1.2s`, `5m 3s`, `2h 5m`, `3d 4h`: two units at most."""
-    ms = max(0, round(duration_ms))
-    if ms < 1000:
-        return f"{ms}ms"
-    if ms < 60_000:
-        return f"{ms / 1000:.1f}".rstrip("0").rstrip(".") + "s"
-    seconds = ms // 1000
-    for size, unit, smaller_size, smaller in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
-        if seconds >= size:
-            rest = seconds % size // smaller_size
-            return f"{seconds // size}{unit} {rest}{smaller}" if rest else f"{seconds // size}{unit}"
-    raise AssertionError(seconds)
 
 
 def relative(at_ms: int, now_ms: int) -> str:

@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from duetime.cli.output import note, span
+from duetime.cli.output import note
+from duetime.model.humanise import span
 
 LINE_EVERY_S = 10.0
 LOOK_EVERY_S = 0.5

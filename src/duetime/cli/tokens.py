@@ -12,11 +12,12 @@ import typer
 from msgspec.structs import asdict
 
 from duetime.cli.options import AnswerForm, Target, takes_options
-from duetime.cli.output import note, safe, span
+from duetime.cli.output import note, safe
 from duetime.client.admin import AdminCall, send_admin
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import duration_ms
 from duetime.model.errors import InvalidRequest, NotFound
+from duetime.model.humanise import span
 from duetime.model.names import DEFAULT_POOL, check_namespace
 from duetime.protocols.logins import hash_password
 from duetime.protocols.rate_limits import Limit, RateLimits

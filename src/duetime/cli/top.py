@@ -26,13 +26,14 @@ from rich.table import Table
 from rich.text import Text
 
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, queue_document, span
+from duetime.cli.output import Answer, queue_document
 from duetime.cli.queues import describe_rules, status_document
 from duetime.client import Client
 from duetime.client.calls import QueueStatus
 from duetime.client.client import QueueClient
 from duetime.model.clock import duration_ms, rfc3339
 from duetime.model.errors import DuetimeError, InvalidRequest, StoreUnavailable
+from duetime.model.humanise import span
 from duetime.model.job import DAY_MS, Counts, sum_counts
 from duetime.model.masking import mask
 from duetime.model.names import Queue

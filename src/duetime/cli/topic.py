@@ -8,9 +8,10 @@ import msgspec
 import typer
 
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import safe, span
+from duetime.cli.output import safe
 from duetime.client.topics import Topics
 from duetime.model.errors import DuetimeError, InvalidRequest
+from duetime.model.humanise import span
 from duetime.model.topic import Method
 from duetime.wire.topics import SampleOut, TopicOut
 

@@ -6,8 +6,9 @@ import msgspec
 import typer
 
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import moment, safe, span
+from duetime.cli.output import moment, safe
 from duetime.model.clock import SystemClock
+from duetime.model.humanise import span
 from duetime.model.job import Job, State
 from duetime.wire.payload import PAUSED_TASKS, RESTARTS, TICKS, paused_task
 from duetime.worker.recurring import Tick

@@ -38,9 +38,9 @@ from duetime.model.job import (
     NewJob,
     QueueTotals,
     State,
+    check_whole,
     payload_bytes,
 )
-from duetime.model.job_checks import check_whole
 from duetime.model.names import Queue
 from duetime.stores.base import Mark, Page, Pushed, QueueRules, RulesChange
 from duetime.stores.finishes import Finish, Finished, KeptResult

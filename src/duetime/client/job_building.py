@@ -8,8 +8,7 @@ from typing import Any, Literal, TypedDict
 from duetime.client import checks
 from duetime.model.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.model.errors import InvalidRequest
-from duetime.model.job import DEFAULT_TRIES, IfExists, NewJob, Priority
-from duetime.model.job_checks import check_tries
+from duetime.model.job import DEFAULT_TRIES, IfExists, NewJob, Priority, check_tries
 
 Body = bytes | str | int | float | bool | None | Mapping[str, Any] | Sequence[Any]
 """Bytes as they are, text as UTF-8, anything else as JSON."""

@@ -45,14 +45,6 @@ def span(ms: float, units: Mapping[str, str] = ENGLISH_UNITS) -> str:
     return " ".join(parts[:2])
 
 
-def duration(ms: int) -> str:
-    """A duration as forms take it: `3s`, `10m`, `1500ms`."""
-    for unit, size in _SPANS:
-        if ms and ms % size == 0:
-            return f"{ms // size}{unit}"
-    return f"{ms}ms" if ms else "0"
-
-
 def seconds(value: float | None, units: Mapping[str, str] = ENGLISH_UNITS) -> str:
     """Lateness: `5 ms`, `1.5 s`; a dash where there is none."""
     if value is None:
@@ -74,15 +66,6 @@ def second(at_ms: int) -> str:
 
 def moment(epoch_s: float) -> str:
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def size(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            return f"{int(value)} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return str(count)
 
 
 def body_text(body: bytes) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from duetime.console.parts import ConsoleParts
 from duetime.console.sessions import Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
 from duetime.engine.engine import Engine
+from duetime.model import humanise
 from duetime.model.errors import Forbidden, NotFound
 from duetime.model.masking import mask
 from duetime.model.names import Queue, check_id, check_queue
@@ -88,11 +89,11 @@ def make_environment() -> Environment:
         compact=formats.compact,
         span=_span,
         seconds=_seconds,
-        duration=formats.duration,
+        duration=humanise.exact_duration,
         instant=formats.instant,
         second=formats.second,
         moment=formats.moment,
-        size=formats.size,
+        size=humanise.size,
         mask=mask,
     )
     environment.globals.update(  # pyright: ignore[reportUnknownMemberType]

@@ -17,7 +17,7 @@ from duetime.engine.duties import Duty
 from duetime.engine.requests import by_weight, finish_weight
 from duetime.model.backoff import Outage
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
-from duetime.model.job import Lease, Moved, batches
+from duetime.model.job import Lease, Moved, chunks
 from duetime.model.names import Queue
 from duetime.stores.base import Finish, Finished
 
@@ -98,7 +98,7 @@ class HeldLeases(Duty):
         """Renew every lease of which a third has passed, the oldest first. A third leaves time for a second try."""
         oldest = self._now() - self._lease_ms / 3000
         due = [(held.renewed_at, lease) for lease, held in self._held.items() if held.renewed_at <= oldest]
-        for batch in batches(sorted(due, key=lambda one: one[0]), RENEWED_AT_ONCE):
+        for batch in chunks(sorted(due, key=lambda one: one[0]), RENEWED_AT_ONCE):
             await asyncio.gather(*(self._renew(lease) for _, lease in batch))
         return self._lease_ms / 1000 / ROUNDS_PER_LEASE
 
@@ -170,7 +170,7 @@ class HeldLeases(Duty):
                 self._acks[queue] = []
                 plain = [one for one in pending if one.finish is None]
                 full = [one for one in pending if one.finish is not None]
-                for some in batches(plain):
+                for some in chunks(plain):
                     await self._send(some)
                 for some, _ in by_weight(full, [finish_weight(one.finish) for one in full if one.finish]):
                     await self._send(some)

@@ -15,9 +15,10 @@ from duetime.model.job import (
     STEP_JOBS,
     Lease,
     NewJob,
+    check_incarnation,
+    check_job,
     payload_bytes,
 )
-from duetime.model.job_checks import check_incarnation, check_job
 from duetime.model.names import FOLLOWS, check_id, placing_part
 from duetime.stores.finishes import Finish, Join
 

@@ -16,8 +16,7 @@ from duetime.engine.batcher import Batcher
 from duetime.engine.reaper import LONGEST_REST_S
 from duetime.engine.recorder import Recorders
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
-from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob
-from duetime.model.job_checks import check_job
+from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob, check_job
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.direct import DirectCalls

@@ -55,8 +55,8 @@ from duetime.model.job import (
     Moved,
     NewJob,
     State,
+    check_tries,
 )
-from duetime.model.job_checks import check_tries
 from duetime.model.names import Queue
 from duetime.stores.base import Mark, Purged, Push, Pushed, QueueRules, Reaped, RulesChange, Store
 from duetime.stores.direct import OffersDirectCalls, OffersPostedCalls

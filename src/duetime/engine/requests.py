@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from duetime.engine.admission import check_finish, check_ids, check_jobs, check_lease, check_times, check_ttr
 from duetime.model.errors import DuetimeError, LeaseLost
-from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Lease, Moved, NewJob, payload_bytes
-from duetime.model.job_checks import check_text
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Lease, Moved, NewJob, check_text, payload_bytes
 from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed
 from duetime.stores.finishes import Finish, Finished, KeptResult

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from duetime.engine.pools import Pools
 from duetime.metrics.meters import PER_QUEUE, Meters, Names, Snapshot
 from duetime.model.errors import DuetimeError
-from duetime.model.job import Counts, batches
+from duetime.model.job import Counts, chunks
 from duetime.stores.base import Store
 from duetime.wire.payload import UNKNOWN_TASKS, counter_name
 
@@ -98,7 +98,7 @@ class StoreLevels:
     async def _read_store(self, pool: str, store: Store) -> PoolLevels:
         queues = (await store.queues())[:MAX_READ]
         levels: list[QueueLevels] = []
-        for chunk in batches(queues):
+        for chunk in chunks(queues):
             counted, heads = await store.counts(chunk), await store.heads(chunk)
             for queue, counts, head in zip(chunk, counted, heads, strict=True):
                 oldest_s = max(counts.now - head, 0) / 1000 if head is not None and counts.ready else 0.0

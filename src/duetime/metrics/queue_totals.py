@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from duetime.engine.pools import Pools
 from duetime.metrics.meters import OTHER, Labels, Snapshot
 from duetime.model.errors import DuetimeError
-from duetime.model.job import Totals, batches
+from duetime.model.job import Totals, chunks
 from duetime.model.names import Queue
 
 WITHIN_S = 3.0
@@ -59,7 +59,7 @@ class StoreTotals:
         try:
             async with asyncio.timeout(WITHIN_S):
                 store = self._pools.engine(pool).store
-                for some in batches(list(queues), STEP):
+                for some in chunks(list(queues), STEP):
                     answers = await store.totals([Queue(namespace, name) for _, namespace, name in some])
                     found |= {labels: one.running for labels, one in zip(some, answers, strict=True)}
         except (DuetimeError, TimeoutError):

@@ -6,20 +6,23 @@ Units are in the names: `*_at` is epoch milliseconds, `*_ms` a duration. Zero me
 `lease_until` and `dead_at`, and "unlimited" for `tries`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from enum import IntEnum, StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
-from duetime.model.names import Queue
+from duetime.model.clock import MAX_DURATION, MAX_INSTANT
+from duetime.model.errors import BodyTooLarge, InvalidRequest, InvalidTime
+from duetime.model.names import Queue, check_attributes, check_id
 
 T = TypeVar("T")
 
 MAX_BODY = 1_048_576
 MAX_ERROR = 4096
 MAX_TRIES = 65_535
+MAX_ATTEMPT = 4_294_967_295
 DEFAULT_TRIES = 5
 DEFAULT_TTR_MS = 60_000
 
@@ -262,9 +265,45 @@ def payload_bytes(job: NewJob | Delivery | Job) -> int:
     return len(job.body) + sum([len(name.encode()) + len(value.encode()) for name, value in job.attributes.items()])
 
 
-def batches(items: Sequence[T], size: int = STEP_JOBS) -> Iterator[Sequence[T]]:
-    """Cuts the items into lists of at most `size`."""
-    return (items[at : at + size] for at in range(0, len(items), size))
+def chunks(
+    items: Iterable[T],
+    max_count: int = STEP_JOBS,
+    *,
+    size: Callable[[T], int] | None = None,
+    count: Callable[[T], int] | None = None,
+    key: Callable[[T], object] | None = None,
+    distinct: Callable[[T], Iterable[Hashable]] | None = None,
+) -> Iterator[list[T]]:
+    """Cuts work into store calls of at most `max_count` jobs and STEP_BYTES bytes. An item is never split, so one that
+    is larger than the bounds is a chunk by itself.
+
+    `size` is the bytes of an item (default 0) and `count` its number of jobs (default 1). All items of a chunk have the
+    same `key`, and none of them shares one of its `distinct` values with another.
+    """
+    chunk: list[T] = []
+    jobs = weight = 0
+    current: object = None
+    seen: set[Hashable] = set()
+    for item in items:
+        more_jobs = count(item) if count else 1
+        more_weight = size(item) if size else 0
+        item_key = key(item) if key else None
+        values: set[Hashable] = set(distinct(item)) if distinct else set()
+        if chunk and (
+            jobs + more_jobs > max_count
+            or weight + more_weight > STEP_BYTES
+            or item_key != current
+            or (distinct and not seen.isdisjoint(values))
+        ):
+            yield chunk
+            chunk, jobs, weight = [], 0, 0
+            seen.clear()
+        chunk.append(item)
+        jobs, weight, current = jobs + more_jobs, weight + more_weight, item_key
+        if distinct:
+            seen |= values
+    if chunk:
+        yield chunk
 
 
 def sum_counts(parts: Sequence[Counts]) -> Counts:
@@ -291,3 +330,58 @@ def broken_totals(running: Totals, *, jobs: int, leased: int, dead: int) -> Iter
     ):
         if held > at_most:
             yield f"holds {held} {what}, but its totals leave {at_most}: {running}"
+
+
+# --- checks before a job is stored: every store can write a job that passes
+
+_HIGHEST, _LOWEST = int(min(Priority)), int(max(Priority))
+
+
+def check_job(job: NewJob, *, max_body: int) -> None:
+    check_id(job.id)
+    if not isinstance(job.body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequest(f"body of job {job.id!r} must be bytes, got {type(job.body).__name__}", id=job.id)
+    if len(job.body) > max_body:
+        raise BodyTooLarge(f"body of job {job.id!r} must have at most {max_body} bytes, got {len(job.body)}", id=job.id)
+    check_tries(job.tries, id=job.id)
+    if not _is_whole(job.delay_ms, MAX_DURATION) or not _is_whole(job.ttl_ms, MAX_DURATION):
+        given = f"{job.delay_ms!r} and {job.ttl_ms!r}"
+        raise InvalidTime(f"delay_ms and ttl_ms must be whole numbers from 0 to {MAX_DURATION}, got {given}", id=job.id)
+    if job.due_at is not None and not _is_whole(job.due_at, MAX_INSTANT):
+        raise InvalidTime(f"due_at must be a whole number from 0 to {MAX_INSTANT}, got {job.due_at!r}", id=job.id)
+    if not isinstance(job.priority, int) or not _HIGHEST <= job.priority <= _LOWEST:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequest(f"priority must be 1, 2 or 3, got {job.priority!r}", id=job.id)
+    if job.born or job.attempt:
+        check_incarnation(job.born, job.attempt)
+    if job.attributes:
+        check_attributes(job.attributes)
+        check_text(*job.attributes.values())
+
+
+def check_tries(tries: Any, **fields: Any) -> int:
+    """0 is unlimited."""
+    return check_whole("tries", tries, 0, MAX_TRIES, **fields)
+
+
+def check_whole(name: str, value: Any, least: int, most: int, **fields: Any) -> int:
+    if not _is_whole(value, most) or value < least:
+        raise InvalidRequest(f"{name} must be a whole number from {least} to {most}, got {value!r}", **fields)
+    return value
+
+
+def _is_whole(value: Any, most: int) -> bool:
+    """Refuses booleans, which are numbers in Python: some drivers cannot write them."""
+    return type(value) is int and 0 <= value <= most
+
+
+def check_incarnation(born: int, attempt: int) -> None:
+    if not 0 <= born <= MAX_INSTANT or not 0 <= attempt <= MAX_ATTEMPT:
+        raise InvalidRequest(f"born and attempt of a job are out of range: {born}, {attempt}")
+
+
+def check_text(*texts: str) -> None:
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"text must be valid Unicode, got {error.object!r}") from None

@@ -11,7 +11,7 @@ nearest known one. Pure functions: the caller reads the file and the environment
 # ruff: noqa: RUF009  # a row's default is immutable: text, a number, a timedelta
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
@@ -19,12 +19,13 @@ from enum import StrEnum
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import parse_qsl, quote
 
 from duetime.model.clock import duration_ms
 from duetime.model.errors import InvalidSettings, InvalidTime
+from duetime.model.humanise import exact_duration, exact_size
 from duetime.model.masking import MASK, mask
 from duetime.model.names import DEFAULT_NAMESPACE, DEFAULT_POOL
-from duetime.model.settings_file import read_accounts, read_pools, read_registry
 
 PREFIX = "DUETIME_"
 FILE = "duetime.toml"
@@ -45,6 +46,8 @@ DEFAULT_STORE = "sqlite:duetime-data/jobs.db"
 
 _SIZE = re.compile(r"(\d+)\s*([KMG]i?B|B|)", re.IGNORECASE | re.ASCII)
 _SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_HASH = re.compile(r"\$argon2(id|i|d)\$v=\d+\$m=\d+,t=\d+,p=\d+\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+", re.ASCII)
+_POOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 
 
 class SettingKind(StrEnum):
@@ -422,25 +425,107 @@ def shown(settings: Settings, name: str) -> str:
         case bool():
             return "true" if value else "false"
         case timedelta():
-            return show_duration(value)
+            return exact_duration(value // timedelta(milliseconds=1))
         case int() if row(name).kind is SettingKind.SIZE:
-            return show_size(value)
+            return exact_size(value)
         case _:
             return mask(str(value))
 
 
-def show_duration(value: timedelta) -> str:
-    """`1d`, `2m`, `1500ms`: one unit, the largest that needs no fraction."""
-    ms = value // timedelta(milliseconds=1)
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if ms >= size and ms % size == 0:
-            return f"{ms // size}{unit}"
-    return f"{ms}ms" if ms else "0s"
+# --- the tables of the settings file: pools, the registry's store, accounts
 
 
-def show_size(size: int) -> str:
-    for unit in ("GiB", "MiB", "KiB"):
-        bytes_each = _SIZE_UNITS[unit.lower()]
-        if size >= bytes_each and size % bytes_each == 0:
-            return f"{size // bytes_each}{unit}"
-    return str(size)
+def read_pools(
+    store: str, source: str, file: Mapping[str, Any], file_name: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """All pools with their URLs, and the source of each URL for `Settings.sources`."""
+    pools, sources = {DEFAULT_POOL: store}, {f"pool.{DEFAULT_POOL}": source}
+    for name, table in _table(file.get("pool", {}), f"[pool] in {file_name}").items():
+        where = f"[pool.{name}] in {file_name}"
+        if not _POOL_NAME.fullmatch(name):
+            raise InvalidSettings(
+                f"pool name must contain only ASCII letters, digits, '-' and '_', got {name!r} in {file_name}"
+            )
+        url = _pool_url(name, table, where)
+        if name == DEFAULT_POOL:
+            if "store" in file:
+                raise InvalidSettings(
+                    f"store and [pool.default] in {file_name} cannot be used together; remove one of them"
+                )
+            if source != "default":  # a flag or variable is stronger than the file
+                continue
+        pools[name], sources[f"pool.{name}"] = url, where
+    if pools[DEFAULT_POOL] != store:
+        sources["store"] = sources[f"pool.{DEFAULT_POOL}"]
+    return pools, sources
+
+
+def read_registry(file: Mapping[str, Any], file_name: str) -> str:
+    return _store_of(file["registry"], f"[registry] in {file_name}") if "registry" in file else ""
+
+
+def read_accounts(file: Mapping[str, Any], file_name: str) -> dict[str, str]:
+    where = f"[accounts] in {file_name}"
+    given = _table(file.get("accounts", {}), where)
+    for user, password in given.items():
+        if not user or ":" in user:
+            raise InvalidSettings(f"{where}: user name must not be empty or contain a colon, got {user!r}")
+        if not isinstance(password, str) or not _HASH.fullmatch(password):
+            raise InvalidSettings(
+                f"{where}: value of {user} must be a password hash; create one with `duetime user hash`"
+            )
+    return {user: str(password) for user, password in given.items()}
+
+
+def _pool_url(name: str, table: object, where: str) -> str:
+    """The URL of a store, or of a group: `stores` by name, and `drain`, the stores that accept no new jobs."""
+    given = _table(table, where)
+    if "stores" not in given:
+        return _store_of(table, where)
+    if unknown := sorted(set(given) - {"stores", "drain"}):
+        raise InvalidSettings(f"unknown setting {unknown[0]!r} in {where}; a group has stores and drain")
+    stores, drain = given["stores"], given.get("drain", [])
+    if not isinstance(stores, dict) or not stores or not isinstance(drain, list):
+        raise InvalidSettings(
+            f'{where} must have stores = {{ a = "URL", b = "URL" }}, and drain must be a list of their names'
+        )
+    members = {str(member): str(url) for member, url in _table(stores, where).items()}  # pyright: ignore[reportUnknownArgumentType]
+    leaving = [str(member) for member in drain]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    for member in [*members, *leaving]:
+        if not _POOL_NAME.fullmatch(member) or member == "drain" or member not in members:
+            raise InvalidSettings(f"{where}: {member!r} cannot be the name of a store in this group")
+    return group_url(name, members, leaving)
+
+
+def group_url(name: str, members: Mapping[str, str], drain: Sequence[str] = ()) -> str:
+    """The URL of a group of stores. Leaves slashes, colons and @ unquoted so that `mask` finds passwords."""
+    parts = [f"{member}={quote(url, safe=':/@')}" for member, url in members.items()]
+    return f"group:{name}?{'&'.join([*parts, *(f'drain={member}' for member in drain)])}"
+
+
+def group_members(url: str) -> list[tuple[str, str, bool]]:
+    """The stores of a group's URL: name, URL, and whether the store drains. Empty for any other URL."""
+    if not url.startswith("group:"):
+        return []
+    given = parse_qsl(url.partition("?")[2])
+    leaving = {value for name, value in given if name == "drain"}
+    return [(name, value, name in leaving) for name, value in given if name != "drain"]
+
+
+def _store_of(table: object, where: str) -> str:
+    """Returns the value of `store`, the only key of the table."""
+    given = _table(table, where)
+    if unknown := sorted(set(given) - {"store"}):
+        raise InvalidSettings(f"unknown setting {unknown[0]!r} in {where}; the nearest known is 'store'")
+    url = given.get("store")
+    if not isinstance(url, str) or not url:
+        raise InvalidSettings(f"{where} must have store = URL")
+    return url
+
+
+def _table(value: object, where: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise InvalidSettings(
+            f"{where} must be a table; write [pool.NAME] or [registry] with store = URL, or [accounts] with name = HASH"
+        )
+    return value  # pyright: ignore[reportUnknownVariableType]  # TOML's keys are text

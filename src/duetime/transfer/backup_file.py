@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from duetime.model.clock import rfc3339
 from duetime.model.errors import Conflict, InvalidRequest, StoreUnavailable
-from duetime.model.job import STEP_BYTES, STEP_JOBS, Job, State, batches, payload_bytes
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Job, State, chunks, payload_bytes
 from duetime.model.names import Queue
 from duetime.stores.base import QueueRules, RulesChange, Store
 from duetime.stores.finishes import JoinCount
@@ -143,7 +143,7 @@ async def _write_queue(store: Store, queue: Queue, writer: BackupWriter, told: D
         joins = await read_joins(store, queue)
         if not found_new and before <= {one.name for one in joins}:
             break
-    for some in batches(joins):
+    for some in chunks(joins):
         writer.write(BackupLine(joins=list(some)))
     return len(seen)
 

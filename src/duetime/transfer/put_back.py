@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from duetime.model.clock import MAX_INSTANT
 from duetime.model.errors import DuetimeError, StoreUnavailable
-from duetime.model.job import DAY_MS, Event, Job, NewJob, Reason, State, batches
+from duetime.model.job import DAY_MS, Event, Job, NewJob, Reason, State, chunks
 from duetime.model.names import Queue
 from duetime.stores.base import Mark, Push, Pushed, Store, Withdrawal, get_all
 
@@ -81,7 +81,7 @@ async def _push(
 ) -> list[Pushed | DuetimeError]:
     requests = [Push([new_job(job, now)], mark=mark) for job, mark in zip(jobs, marks, strict=True)]
     answers: list[Pushed | DuetimeError] = []
-    for some in batches(requests, STEP_REQUESTS):
+    for some in chunks(requests, STEP_REQUESTS):
         answers += await store.push(queue, some)
     for answer in answers:
         if isinstance(answer, StoreUnavailable):

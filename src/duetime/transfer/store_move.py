@@ -20,7 +20,7 @@ from duetime.client.embedded_engine import embedded_engine
 from duetime.journal import pool_journal
 from duetime.model.errors import Conflict, InvalidRequest, StoreUnavailable
 from duetime.model.ids import IdMaker
-from duetime.model.job import STEP_JOBS, Counts, Job, Moved, State, batches, sum_counts
+from duetime.model.job import STEP_JOBS, Counts, Job, Moved, State, chunks, sum_counts
 from duetime.model.masking import mask
 from duetime.model.names import Queue, placing_part
 from duetime.stores.base import QueueRules, RulesChange, Store, Withdrawal
@@ -265,7 +265,7 @@ class StoreMove:
                 break
         if self._leased.get(queue) != leased:
             joins = await read_joins(self._source, queue)
-            for some in batches([one for one in joins if placing_part(one.name) not in leased]):
+            for some in chunks([one for one in joins if placing_part(one.name) not in leased]):
                 await self._target.raise_joins(queue, some)
             self._leased[queue] = leased
         return leased

@@ -29,7 +29,7 @@ from duetime.client.calls import (
     totals,
 )
 from duetime.model.errors import DuetimeError, Forbidden, LeaseLost
-from duetime.model.job import DAY_MS, Delivery, NewJob, batches
+from duetime.model.job import DAY_MS, Delivery, NewJob, chunks
 from duetime.model.names import FOLLOWS, check_queue
 from duetime.stores.base import RulesChange
 from duetime.stores.finishes import Finish
@@ -119,14 +119,14 @@ class BatchKeeper:
     async def look_now(self) -> bool:
         """Look at every batch, whenever its next look was to be."""
         await self._learn()
-        for some in batches(list(self.batches)):
+        for some in chunks(list(self.batches)):
             await self._app.send_async(reschedule(self._keepers, some, 0, None))
         return await self.look()
 
     async def _learn(self) -> None:
         found = await send_work_async(self._app, list_keepers(self._keepers))
         missing = [batch_id for batch_id in self.batches if batch_id not in found]
-        for some in batches(missing):  # they may have moved from one state to another meanwhile
+        for some in chunks(missing):  # they may have moved from one state to another meanwhile
             for job in await self._app.send_async(get(self._keepers, some)):
                 if job is not None and (record := read_keeper(job.body)):
                     found[job.id] = record

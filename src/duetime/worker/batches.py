@@ -21,7 +21,7 @@ from duetime.client.calls import cancel, configure, get, list_jobs, push, resche
 from duetime.model.clock import MAX_INSTANT, Duration, duration_ms
 from duetime.model.errors import Conflict, InvalidRequest, MarkMismatch, NotFound
 from duetime.model.ids import LENGTH
-from duetime.model.job import Counts, IfExists, Job, Moved, NewJob, State, Totals, batches
+from duetime.model.job import Counts, IfExists, Job, Moved, NewJob, State, Totals, chunks
 from duetime.model.names import FOLLOWS, MAX_ID, Queue, check_id, check_queue
 from duetime.stores.base import Mark, RulesChange
 from duetime.worker.chains import ChainedStep, TaskStep, chained
@@ -278,7 +278,7 @@ class TaskBatch:
                     break
         moved = 0
         for due_at, ids in by_due.items():
-            for some in batches(ids):
+            for some in chunks(ids):
                 to = min(max(0, due_at + by_ms), MAX_INSTANT)
                 moved += sum(isinstance(one, Moved) for one in (yield reschedule(self._queue, some, None, to)))
         return moved
@@ -307,7 +307,7 @@ class TaskBatch:
         """A batch that was cancelled during a push has none of its jobs."""
         found = yield from self._find()
         if found is None or found[1].cancelled:
-            for some in batches([one.id for one in moved]):
+            for some in chunks([one.id for one in moved]):
                 yield cancel(self._queue, some)
             raise Conflict(f"{self.id} was cancelled meanwhile")
 

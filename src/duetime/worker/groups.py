@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, Struct
 
 from duetime.client.calls import cancel, get, results
 from duetime.model.errors import InvalidRequest
-from duetime.model.job import DAY_MS, MAX_BODY, MAX_RESULT_MS, STEP_JOBS, Event, Job, Moved, State, batches
+from duetime.model.job import DAY_MS, MAX_BODY, MAX_RESULT_MS, STEP_JOBS, Event, Job, Moved, State, chunks
 from duetime.model.names import FOLLOWS, Queue, check_queue
 from duetime.stores.finishes import Join
 from duetime.wire.messages import MAX_RESULTS
@@ -199,7 +199,7 @@ class GroupHandle(TaskHandle[R]):
         """Every member, and the callback if it is there."""
         was_there = False
         for queue, some in groupby((one.place for one in self.members), key=lambda place: place[0]):
-            for ids in batches([job_id for _, job_id in some]):
+            for ids in chunks([job_id for _, job_id in some]):
                 moved = yield cancel(queue, ids)
                 was_there = was_there or any(isinstance(one, Moved) for one in moved)
         return (yield from super().cancel_work()) or was_there
@@ -232,7 +232,7 @@ async def gather(app: "App", members: GroupMembers) -> bytes:
     """The results of all members, in their order, as a JSON list."""
     found: list[Raw] = []
     for queue, ids in members.places(app.namespace):
-        for some in batches(ids, MAX_RESULTS):
+        for some in chunks(ids, MAX_RESULTS):
             for job_id, kept in zip(some, await app.send_async(results(queue, some, 0)), strict=True):
                 if kept is None:
                     raise Fail(f"the result of {queue}/{job_id} has passed, and the callback asks for it")

@@ -21,8 +21,19 @@ from duetime.model.backoff import Backoff, Fixed, Listed, parse, wait_ms
 from duetime.model.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.model.errors import InvalidRequest
 from duetime.model.ids import LENGTH, decode
-from duetime.model.job import DAY_MS, DEFAULT_TRIES, MAX_RESULT_MS, MAX_TRIES, Event, IfExists, Moved, NewJob, Priority
-from duetime.model.job_checks import check_tries, check_whole
+from duetime.model.job import (
+    DAY_MS,
+    DEFAULT_TRIES,
+    MAX_RESULT_MS,
+    MAX_TRIES,
+    Event,
+    IfExists,
+    Moved,
+    NewJob,
+    Priority,
+    check_tries,
+    check_whole,
+)
 from duetime.model.names import Queue, check_attributes, check_queue
 from duetime.wire.payload import Payload, write
 from duetime.worker.arguments import PREVIOUS, Arguments

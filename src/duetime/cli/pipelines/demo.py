@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duetime.cli.options import AnswerForm, takes_options
-from duetime.cli.output import note, span
+from duetime.cli.output import note
 from duetime.cli.pipelines.audit import law_document, law_text
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import ProgressDisplay, show_progress
 from duetime.model.errors import InvalidRequest
+from duetime.model.humanise import span
 
 if TYPE_CHECKING:
     from duetime.spark.demo.story import Ending

@@ -10,11 +10,12 @@ import msgspec
 import typer
 
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, span
+from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
 from duetime.model.clock import SystemClock, duration_ms, rfc3339
 from duetime.model.errors import InvalidRequest
+from duetime.model.humanise import span
 from duetime.model.ids import IdMaker
 
 if TYPE_CHECKING:

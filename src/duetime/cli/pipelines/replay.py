@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, span
+from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.report import read_time
 from duetime.cli.progress import show_progress
 from duetime.model.errors import InvalidRequest
+from duetime.model.humanise import span
 from duetime.model.names import check_queue
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from duetime.cli.options import AnswerForm, takes_options
-from duetime.cli.output import span
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
 from duetime.model.clock import SystemClock, duration_ms, instant_ms
 from duetime.model.errors import InvalidRequest
+from duetime.model.humanise import span
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ import msgspec
 import typer
 
 from duetime.cli.options import takes_options
-from duetime.cli.output import note, safe, span
+from duetime.cli.output import note, safe
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.pipelines.sources import ComparedStore, JournalSource, StoreSource
 from duetime.model.clock import duration_ms
+from duetime.model.humanise import span
 
 if TYPE_CHECKING:
     from duetime.spark.lake.lake import Lake

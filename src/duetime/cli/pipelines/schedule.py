@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duetime.cli.options import Target, parse_attributes, takes_options
-from duetime.cli.output import Answer, body_text, preview, span
+from duetime.cli.output import Answer, body_text, preview
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import show_progress
 from duetime.model.clock import rfc3339
 from duetime.model.errors import InvalidRequest
+from duetime.model.humanise import span
 from duetime.model.job import DEFAULT_TRIES
 from duetime.model.masking import mask
 

@@ -14,7 +14,7 @@ from duetime.console.visit import Visit
 from duetime.model.errors import InvalidRequest, InvalidSettings, NotFound
 from duetime.model.masking import mask
 from duetime.model.names import check_channel
-from duetime.model.settings_file import group_members
+from duetime.model.settings import group_members
 from duetime.stores.registry import GROUP_DRAIN, read_drain, set_drain
 
 

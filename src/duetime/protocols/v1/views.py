@@ -12,7 +12,7 @@ from duetime.journal.pool_journal import known
 from duetime.journal.registered_nodes import registered
 from duetime.model.clock import MAX_INSTANT, instant_ms
 from duetime.model.errors import InvalidRequest, JobNotFound
-from duetime.model.job import batches
+from duetime.model.job import chunks
 from duetime.model.names import Queue, check_id
 from duetime.protocols.v1.queries import DEFAULT_SPAN_MS, MAX_BUCKETS, DueQuery, ListQuery, QueuesQuery
 from duetime.protocols.v1.request import NativeRequest, Reply
@@ -74,7 +74,7 @@ async def list_queues(request: NativeRequest[None, QueuesQuery]) -> Reply:
     namespace = None if request.query.namespace is UNSET else request.query.namespace
     queues = await request.engine.store.queues(namespace)
     found: list[QueueOut] = []
-    for some in batches(queues, AT_ONCE):
+    for some in chunks(queues, AT_ONCE):
         found += await _statuses(request.engine, some)
     return Reply(200, QueuesOut(found))
 

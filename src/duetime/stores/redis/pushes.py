@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
-from duetime.model.chunks import chunks
 from duetime.model.errors import (
     BodyTooLarge,
     DuetimeError,
@@ -18,7 +17,7 @@ from duetime.model.errors import (
     QueueFull,
     TopicOffline,
 )
-from duetime.model.job import STEP_BYTES, Event, IfExists, Moved, NewJob, payload_bytes
+from duetime.model.job import STEP_BYTES, Event, IfExists, Moved, NewJob, chunks, payload_bytes
 from duetime.stores.base import REPAIR_LIFE_MS, Mark, Push, Pushed, repair_mark
 from duetime.stores.redis.codec import BRIEF, pack_options, read_marked, read_moved
 from duetime.stores.redis.pipe import Argument

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from duetime.model.chunks import chunks
 from duetime.model.clock import Clock
 from duetime.model.errors import (
     DuetimeError,
@@ -21,7 +20,7 @@ from duetime.model.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Event, Lease, Moved
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Event, Lease, Moved, chunks
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reaped, Reserved, Wake, Withdrawal
 from duetime.stores.direct import UnusualQueues

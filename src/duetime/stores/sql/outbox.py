@@ -19,8 +19,7 @@ from msgspec import Struct
 
 from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.ids import ThreadedIdMaker
-from duetime.model.job import MAX_BODY, Event, IfExists, Moved, NewJob, Priority
-from duetime.model.job_checks import check_job
+from duetime.model.job import MAX_BODY, Event, IfExists, Moved, NewJob, Priority, check_job
 from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Push, Pushed
 from duetime.stores.sql import verbs
