@@ -12,6 +12,7 @@ from typing import Protocol
 
 from duetime.model.backoff import OUTAGE, Backoff, Outage
 from duetime.model.errors import DuetimeError
+from duetime.model.ticks import to_tick
 
 log = logging.getLogger("duetime.engine")
 
@@ -39,8 +40,8 @@ class Duty(Protocol):
         ...
 
     async def rest(self, seconds: float) -> None:
-        """Sleep that long. A duty may end its rest early."""
-        await asyncio.sleep(seconds)
+        """Sleep about that long, until a tick. A duty may end its rest early."""
+        await asyncio.sleep(to_tick(seconds, asyncio.get_running_loop()))
 
 
 class Rounds(Duty):

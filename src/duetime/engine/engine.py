@@ -92,7 +92,7 @@ class Engine:
         self._replies = ReplyScheduler(self._spawn)
         self._outage = replace(OUTAGE, chance=chance)
         self._pulses = {duty.name: Pulse() for duty in (Reaper, WaitingRoom)}
-        self._reaper = Reaper(self._reap, chance)
+        self._reaper = Reaper(self._reap)
         self._room = WaitingRoom(
             store, self._replies, reserve=self._reserve_for_waiting, give_back=self.give_back_later
         )

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from duetime.model.backoff import chance
+from duetime.model.ticks import to_tick
 from duetime.stores.base import Reaped
 
 LONGEST_REST_S = 1.0
@@ -21,9 +21,8 @@ Reap = Callable[[int], Awaitable[Reaped]]
 class Reaper:
     name = "reaper"
 
-    def __init__(self, reap: Reap, chance: Callable[[], float] = chance) -> None:
+    def __init__(self, reap: Reap) -> None:
         self._reap = reap
-        self._chance = chance
         self._news = asyncio.Event()
         self._wake_at = float("inf")
 
@@ -43,10 +42,7 @@ class Reaper:
 
     async def rest(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        if seconds >= LONGEST_REST_S:
-            # Many processes on one store need not all look in the same instant.
-            seconds *= 1 - 0.1 * self._chance()
-        self._wake_at = min(self._wake_at, loop.time() + seconds)
+        self._wake_at = min(self._wake_at, loop.time() + to_tick(seconds, loop))
         # However much there is to do, others get their turn between two rounds.
         await asyncio.sleep(0)
         while (left := self._wake_at - loop.time()) > 0:

@@ -19,8 +19,7 @@ from duetime.stores.registry import Record, Registry
 
 log = logging.getLogger("duetime.registry")
 
-CHECK_EVERY_S = 0.9
-"""A bit less than a second, so that the answer comes within the second."""
+CHECK_EVERY_S = 1.0
 RECONNECT_S = 0.2
 
 

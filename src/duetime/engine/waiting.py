@@ -19,6 +19,7 @@ from duetime.engine.store_time import StoreTime
 from duetime.model.errors import StoreUnavailable
 from duetime.model.job import STEP_JOBS, Delivery
 from duetime.model.names import Queue
+from duetime.model.ticks import to_tick
 from duetime.stores.base import Reserved, Store
 
 CHECK_EVERY_S = 1.0
@@ -343,7 +344,7 @@ class WaitingRoom:
 
     async def rest(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(to_tick(seconds, asyncio.get_running_loop())):
                 await self._check_now.wait()
 
 

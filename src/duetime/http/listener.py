@@ -15,6 +15,7 @@ from duetime.http.balance import ConnectionBalance
 from duetime.http.connection import Connection
 from duetime.http.memory_budget import Budget
 from duetime.http.service import HttpLimits, Service
+from duetime.model.ticks import to_tick
 
 BUDGET = 128 * 1_048_576
 """The memory budget in bytes, where none is given."""
@@ -94,7 +95,7 @@ class Listener:
     async def _watch_time(self) -> None:
         service = self._service
         while True:
-            await asyncio.sleep(service.tick_s)
+            await asyncio.sleep(to_tick(service.tick_s, asyncio.get_running_loop()))
             service.move_clock()
             for client in list(service.connections):
                 client.watch(service.now)

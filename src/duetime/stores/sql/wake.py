@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from duetime.model.ticks import to_tick
 from duetime.stores.base import Wake
 
 MAX_PENDING = 10_000
@@ -44,7 +45,7 @@ class WakeHub(ABC):
             return
         self._look_now.clear()
         with suppress(TimeoutError):
-            async with asyncio.timeout(IDLE_POLL_S):
+            async with asyncio.timeout(to_tick(IDLE_POLL_S, self._loop)):
                 await self._look_now.wait()
 
     @abstractmethod
