@@ -87,6 +87,7 @@ class MysqlServer(DatabaseServer):
                 "CREATE USER IF NOT EXISTS duetime@'%' IDENTIFIED BY 'secret'",
                 "CREATE USER IF NOT EXISTS duetime@localhost IDENTIFIED BY 'secret'",
                 "GRANT ALL ON duetime.* TO duetime@'%', duetime@localhost",
+                "GRANT ALL ON laravel.* TO duetime@'%', duetime@localhost",
             )
         except pymysql.OperationalError:
             return False

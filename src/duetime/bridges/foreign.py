@@ -1,0 +1,74 @@
+"""Queues of another system, as the relay and the command line see it.
+
+A job leaves the other system in two steps, so that a crash in between loses and doubles nothing. `hold` moves jobs
+out of the reach of the other system's workers into a batch that is stored next to the queue. After Duetime has
+accepted the batch under its name as push mark, `forget` deletes it. A batch that a killed relay left behind is the
+first that the next `hold` returns, with the same name and jobs.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from duetime.model.job import Delivery, NewJob
+from duetime.model.names import MAX_ID
+
+
+class Sizes(Struct, frozen=True):
+    """Jobs of one foreign queue. `oldest_due_at` is when its earliest waiting job was or is due, if that is known."""
+
+    ready: int
+    delayed: int
+    reserved: int = 0
+    quarantined: int = 0
+    oldest_due_at: int | None = None
+
+    @property
+    def total(self) -> int:
+        return self.ready + self.delayed + self.reserved
+
+
+class HeldBatch(Struct, frozen=True):
+    """Jobs that left the other system's queue. Their ids and due times are the same each time the batch is read."""
+
+    name: str
+    jobs: Sequence[NewJob]
+
+
+class ForeignQueues(Protocol):
+    """The queues of another system. Blocking; every method is atomic on the other side."""
+
+    system: str
+
+    def names(self) -> Sequence[str]:
+        """The queues that exist there now."""
+        ...
+
+    def sizes(self, queue: str) -> Sizes: ...
+
+    def hold(self, queue: str, limit: int) -> HeldBatch | None:
+        """A batch that was left behind, else up to `limit` jobs, delayed ones included; None if none is left."""
+        ...
+
+    def forget(self, queue: str, batch: HeldBatch) -> None:
+        """Delete a held batch. Does nothing if it is gone."""
+        ...
+
+    def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
+        """Add our jobs, ready to run there. A job that was accepted in the last week is not added again.
+
+        Raises InvalidRequest, and adds nothing, if a job cannot be written in the form that the other system requires.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+def relayed_id(system: str, theirs: str) -> str:
+    """The id that a foreign job has here. Long or unprintable ids are replaced by their hash."""
+    plain = f"{system}-{theirs}"
+    if len(plain) <= MAX_ID and plain.isprintable():
+        return plain
+    return f"{system}-{hashlib.blake2b(theirs.encode(errors='surrogateescape'), digest_size=16).hexdigest()}"

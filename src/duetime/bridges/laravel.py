@@ -1,0 +1,403 @@
+"""Laravel's queues from Python: push jobs that PHP workers run, and run jobs that PHP pushed.
+
+    from duetime.bridges.laravel import connect
+
+    laravel = connect("redis://localhost/0", prefix="laravel_database_")
+    laravel.push("App\\\\Jobs\\\\SendMail@handle", {"to": "ann"})
+    laravel.later("5m", "App\\\\Jobs\\\\Remind", {"to": "ann"}, queue="slow")
+    with laravel.pop() as job:                       # deletes it at the end; an exception releases it
+        print(job.payload.data)
+
+A Redis URL uses the keys of Laravel's Redis driver, a database URL the tables of its database driver. Both run next
+to PHP workers: a job is reserved by one of them, and a reservation that ends is taken over in both directions.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from msgspec import UNSET, Struct
+
+from duetime.bridges.foreign import HeldBatch, Sizes, relayed_id
+from duetime.bridges.payload import (
+    JobOptions,
+    LaravelPayload,
+    as_laravel_text,
+    make_payload,
+    next_attempt,
+    read_payload,
+)
+from duetime.bridges.redis_scripts import ForeignRedis
+from duetime.model.clock import Duration, SystemClock, duration_ms, instant_ms
+from duetime.model.errors import InvalidRequest, LeaseLost
+from duetime.model.ids import IdMaker
+from duetime.model.job import Delivery, NewJob
+
+SYSTEM = "laravel"
+RETRY_AFTER_S = 90
+MIGRATED = 500
+SLICE_S = 1.0
+"""A waiting pop checks for due jobs at least this often, because nobody announces a new delayed job."""
+
+
+class ReservedJob(Struct, frozen=True):
+    """A job as a driver reserved it. `handle` is what the driver needs to find it again."""
+
+    queue: str
+    text: bytes
+    payload: LaravelPayload
+    attempts: int
+    handle: Any
+
+
+class LaravelJob:
+    """A reserved job. As a context manager it is deleted at the end, or released after an exception."""
+
+    def __init__(self, driver: "LaravelQueues", reserved: ReservedJob) -> None:
+        self._driver, self.reserved = driver, reserved
+        self.payload, self.attempts, self.queue = reserved.payload, reserved.attempts, reserved.queue
+        self.is_ended = False
+
+    @property
+    def data(self) -> Any:
+        return self.payload.data
+
+    def delete(self) -> None:
+        """The job is done. Raises LeaseLost if its reservation was taken over."""
+        self._end(self._driver.delete(self.reserved))
+
+    def release(self, delay: Duration = 0) -> None:
+        """Run the job again after the delay. Raises LeaseLost."""
+        self._end(self._driver.release(self.reserved, duration_ms(delay) / 1000))
+
+    def fail(self, error: str = "") -> None:
+        """Move the job to the failed jobs. Raises LeaseLost."""
+        self._end(self._driver.fail(self.reserved, error))
+
+    def extend(self) -> None:
+        """Begin the reservation anew. Raises LeaseLost."""
+        if not self._driver.extend(self.reserved):
+            raise self._lost()
+
+    def _end(self, was_held: bool) -> None:
+        self.is_ended = True
+        if not was_held:
+            raise self._lost()
+
+    def _lost(self) -> LeaseLost:
+        return LeaseLost(f"reservation of Laravel job {self.payload.uuid or self.payload.id!r} was lost")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self.is_ended:
+            return
+        if error is None:
+            self.delete()
+        else:
+            self.release(self.payload.backoff_s(self.attempts, 0))
+
+
+class LaravelQueues(ABC):
+    """What both drivers have in common: Laravel's queue methods. `queue` is "default" if not given."""
+
+    system = SYSTEM
+
+    def __init__(self, retry_after: Duration, handler: str | None) -> None:
+        self.retry_after_s = max(1, -(-duration_ms(retry_after) // 1000))
+        self._handler = handler
+        self._ids = IdMaker(SystemClock())
+
+    # --- producers
+
+    def push(self, job: str, data: Any = "", queue: str = "default", **options: Unpack[JobOptions]) -> str:
+        """Run `Class@method` with JSON data now. Returns the payload's id."""
+        return self._add(queue, None, job, data, options)
+
+    def later(
+        self,
+        delay: Duration | datetime,
+        job: str,
+        data: Any = "",
+        queue: str = "default",
+        **options: Unpack[JobOptions],
+    ) -> str:
+        """Run it after a delay, or at an aware datetime; rounded up to Laravel's whole seconds."""
+        return self._add(queue, delay, job, data, options)
+
+    def bulk(
+        self, jobs: Iterable[str], data: Any = "", queue: str = "default", **options: Unpack[JobOptions]
+    ) -> list[str]:
+        return [self.push(job, data, queue, **options) for job in jobs]
+
+    def push_raw(self, text: bytes, queue: str = "default", delay: Duration | datetime | None = None) -> None:
+        """Add a finished payload. Raises InvalidRequest for one that a PHP worker would lose."""
+        next_attempt(text)
+        self.add_texts(queue, [(_when(delay), text)])
+
+    def _add(self, queue: str, delay: Duration | datetime | None, job: str, data: Any, options: JobOptions) -> str:
+        delay_s = None if delay is None or isinstance(delay, datetime) else duration_ms(delay) / 1000
+        text = make_payload(job, data, time.time(), delay_s=delay_s, options=options)
+        self.add_texts(queue, [(_when(delay), text)])
+        return str(read_payload(text).id)
+
+    # --- consumers
+
+    def pop(self, queue: str = "default", *, wait: Duration = 0) -> LaravelJob | None:
+        """Reserve the next job, or None if none is ready in time."""
+        found = self.reserve([queue], 1, duration_ms(wait) / 1000)
+        return LaravelJob(self, found[0]) if found else None
+
+    def size(self, queue: str = "default") -> int:
+        return self.sizes(queue).total
+
+    def pending_size(self, queue: str = "default") -> int:
+        return self.sizes(queue).ready
+
+    def delayed_size(self, queue: str = "default") -> int:
+        return self.sizes(queue).delayed
+
+    def reserved_size(self, queue: str = "default") -> int:
+        return self.sizes(queue).reserved
+
+    # --- relay
+
+    def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
+        now_s = time.time()
+        made: list[tuple[str, bytes]] = []
+        for one in deliveries:
+            job_id = f"{one.lease.id}.{one.lease.born}"
+            made.append((job_id, as_laravel_text(one.body, job_id, handler=self._handler, now_s=now_s)))
+        self.accept_texts(queue, made)
+
+    def _batch(self, queue: str, name: str, held: Sequence[tuple[int, bytes, int]]) -> HeldBatch:
+        """`held` are (due time, text, attempts). A text that is no payload is relayed, too: nothing gets lost."""
+        return HeldBatch(name, [self._as_job(queue, name, n, *one) for n, one in enumerate(held)])
+
+    @staticmethod
+    def _as_job(queue: str, batch: str, number: int, due_at: int, text: bytes, attempts: int) -> NewJob:
+        attributes, theirs, tries = {"laravel.queue": queue}, f"{batch}.{number}", 1
+        try:
+            payload = read_payload(text)
+        except InvalidRequest:
+            attributes["laravel.invalid"] = "true"
+        else:
+            theirs = payload.uuid or payload.id or theirs
+            attributes["laravel.job"] = payload.names[0][:200]
+            tries = 0 if payload.maxTries == 0 else max(1, (payload.maxTries or 1) - attempts)
+        return NewJob(relayed_id(SYSTEM, theirs), text, due_at=due_at, tries=tries, attributes=attributes)
+
+    # --- what a driver implements
+
+    @abstractmethod
+    def names(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def sizes(self, queue: str) -> Sizes: ...
+
+    @abstractmethod
+    def add_texts(self, queue: str, texts: Sequence[tuple[str, bytes]]) -> None:
+        """Add payloads: "" for now, "+SECONDS" for a delay, else the epoch second at which the job is due."""
+
+    @abstractmethod
+    def reserve(self, queues: Sequence[str], limit: int, wait_s: float = 0) -> list[ReservedJob]:
+        """Reserve ready jobs of the first queues that have some."""
+
+    @abstractmethod
+    def delete(self, job: ReservedJob) -> bool:
+        """Returns False, as the next three do, if the reservation was lost; then nothing changed."""
+
+    @abstractmethod
+    def release(self, job: ReservedJob, delay_s: float) -> bool: ...
+
+    @abstractmethod
+    def extend(self, job: ReservedJob) -> bool: ...
+
+    @abstractmethod
+    def fail(self, job: ReservedJob, error: str) -> bool: ...
+
+    @abstractmethod
+    def hold(self, queue: str, limit: int) -> HeldBatch | None: ...
+
+    @abstractmethod
+    def forget(self, queue: str, batch: HeldBatch) -> None: ...
+
+    @abstractmethod
+    def accept_texts(self, queue: str, texts: Sequence[tuple[str, bytes]]) -> None:
+        """Add payloads by id; one that was added in the last week is not added again."""
+
+    @abstractmethod
+    def clear(self, queue: str = "default") -> int:
+        """Delete all jobs of the queue. Returns how many there were."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+def _when(delay: Duration | datetime | None) -> str:
+    if delay is None:
+        return ""
+    if isinstance(delay, datetime):
+        return f"{instant_ms(delay) / 1000:.3f}"
+    return f"+{max(0, duration_ms(delay)) / 1000:.3f}"
+
+
+class LaravelRedis(LaravelQueues):
+    """The keys of Laravel's Redis driver. `prefix` is that of the application: `laravel_database_` up to Laravel 12,
+    `laravel-database-` from 13, unless REDIS_PREFIX says otherwise. On a cluster the name gets braces, as in 13.5.
+    """
+
+    def __init__(
+        self, url: str, *, prefix: str = "", retry_after: Duration = RETRY_AFTER_S, handler: str | None = None
+    ) -> None:
+        super().__init__(retry_after, handler)
+        self._prefix = prefix
+        self._redis = ForeignRedis(url)
+
+    def _key(self, queue: str, part: str = "") -> str:
+        tagged = "{" in queue and "}" in queue.partition("{")[2][1:]
+        name = f"{{{queue}}}" if self._redis.is_cluster and not tagged else queue
+        return f"{self._prefix}queues:{name}{part and ':' + part}"
+
+    def _keys(self, queue: str, *parts: str) -> list[str]:
+        return [self._key(queue, part) for part in parts]
+
+    def names(self) -> Sequence[str]:
+        begin = f"{self._prefix}queues:"
+        found = (key.removeprefix(begin) for key in self._redis.scan(f"{begin}*"))
+        ends = (":delayed", ":reserved", ":notify", ":failed", ":poison", ":accepted", ":held")
+        names: set[str] = set()
+        for name in found:
+            if ":held:" in name:
+                continue
+            end = next((end for end in ends if name.endswith(end)), "")
+            names.add(name.removesuffix(end))
+        return sorted(names)
+
+    def sizes(self, queue: str) -> Sizes:
+        call = self._redis.call
+        head: Any = call("ZRANGE", self._key(queue, "delayed"), 0, 0, "WITHSCORES")
+        return Sizes(
+            ready=call("LLEN", self._key(queue)),
+            delayed=call("ZCARD", self._key(queue, "delayed")),
+            reserved=call("ZCARD", self._key(queue, "reserved")),
+            quarantined=call("LLEN", self._key(queue, "poison")),
+            oldest_due_at=int(float(_score(head)) * 1000) if head else None,
+        )
+
+    def add_texts(self, queue: str, texts: Sequence[tuple[str, bytes]]) -> None:
+        self._redis.run(
+            "laravel_push", self._keys(queue, "", "notify", "delayed"), [part for one in texts for part in one]
+        )
+
+    def reserve(self, queues: Sequence[str], limit: int, wait_s: float = 0) -> list[ReservedJob]:
+        deadline = time.monotonic() + wait_s
+        while True:
+            next_s = SLICE_S
+            for queue in queues:
+                left_ms, _ = self._redis.run(
+                    "laravel_migrate", self._keys(queue, "delayed", "reserved", "", "notify"), [MIGRATED]
+                )
+                if found := self._claim(queue, limit):
+                    return found
+                next_s = min(next_s, left_ms / 1000) if left_ms >= 0 else next_s
+            pause_s = min(next_s, deadline - time.monotonic())
+            if pause_s <= 0:
+                return []
+            # Laravel wakes one worker for each token. A token too many or too few only costs a check.
+            self._redis.wait_for(self._key(queues[0], "notify"), pause_s)
+
+    def _claim(self, queue: str, limit: int) -> list[ReservedJob]:
+        while texts := self._redis.call("LRANGE", self._key(queue), 0, limit - 1):
+            following = [_attempt_or_empty(text) for text in texts]
+            claimed: Any = self._redis.run(
+                "laravel_claim",
+                self._keys(queue, "", "reserved", "notify", "poison"),
+                [self.retry_after_s, *(part for pair in zip(texts, following, strict=True) for part in pair)],
+            )
+            if found := [self._reserved(queue, text) for text, done in zip(following, claimed, strict=True) if done]:
+                return found
+        return []
+
+    @staticmethod
+    def _reserved(queue: str, text: bytes) -> ReservedJob:
+        payload = read_payload(text)
+        return ReservedJob(queue, text, payload, 0 if payload.attempts is UNSET else payload.attempts, None)
+
+    def _finish(self, job: ReservedJob, part: str, how: str, seconds: float = 0, text: bytes = b"") -> bool:
+        keys = self._keys(job.queue, "reserved", part)
+        return self._redis.run("laravel_end", keys, [job.text, how, f"{seconds:.3f}", text]) == 1
+
+    def delete(self, job: ReservedJob) -> bool:
+        return self._finish(job, "delayed", "delete")
+
+    def release(self, job: ReservedJob, delay_s: float) -> bool:
+        return self._finish(job, "delayed", "zadd", delay_s)
+
+    def extend(self, job: ReservedJob) -> bool:
+        return self._finish(job, "reserved", "zadd", self.retry_after_s)
+
+    def fail(self, job: ReservedJob, error: str) -> bool:
+        """Laravel keeps failed jobs in a table, and Redis has none: the list `queues:NAME:failed` keeps them here."""
+        return self._finish(job, "failed", "push", text=job.text)
+
+    def hold(self, queue: str, limit: int) -> HeldBatch | None:
+        new = self._ids.make()
+        keys = [*self._keys(queue, "", "delayed", "notify", "held"), self._key(queue, f"held:{new}")]
+        name: str = self._redis.run("laravel_hold", keys, [new, limit]).decode()
+        if not name:
+            return None
+        held: Any = self._redis.call("LRANGE", self._key(queue, f"held:{name}"), 0, -1)
+        pairs = [(int(held[n]), held[n + 1]) for n in range(0, len(held), 2)]
+        return self._batch(queue, name, [(due_at, text, _attempts(text)) for due_at, text in pairs])
+
+    def forget(self, queue: str, batch: HeldBatch) -> None:
+        self._redis.run("forget", self._keys(queue, "held", f"held:{batch.name}"), [batch.name])
+
+    def accept_texts(self, queue: str, texts: Sequence[tuple[str, bytes]]) -> None:
+        self._redis.run("accept", self._keys(queue, "", "accepted", "notify"), [part for one in texts for part in one])
+
+    def clear(self, queue: str = "default") -> int:
+        old = self.sizes(queue).total
+        self._redis.call("DEL", *self._keys(queue, "", "delayed", "reserved", "notify"))
+        return old
+
+    def close(self) -> None:
+        self._redis.close()
+
+
+def _score(head: Any) -> Any:
+    """The score of ZRANGE ... WITHSCORES: a list of pairs, or flat, by the protocol that redis-py speaks."""
+    return head[0][1] if isinstance(head[0], list | tuple) else head[1]
+
+
+def _attempts(text: bytes) -> int:
+    try:
+        attempts = read_payload(text).attempts
+    except InvalidRequest:
+        return 0
+    return 0 if attempts is UNSET else attempts
+
+
+def _attempt_or_empty(text: bytes) -> bytes:
+    try:
+        return next_attempt(text)
+    except InvalidRequest:
+        return b""
+
+
+def connect(
+    url: str, *, prefix: str = "", retry_after: Duration = RETRY_AFTER_S, handler: str | None = None
+) -> LaravelQueues:
+    """Laravel's queues in Redis or, by the URL of a database, in its tables. `prefix` is for Redis keys. `handler`
+    (Class@method) runs our jobs that have no Laravel payload, for `accept` and the relay.
+    """
+    if url.startswith(("redis:", "rediss:", "redis+cluster:")):
+        return LaravelRedis(url, prefix=prefix, retry_after=retry_after, handler=handler)
+    from duetime.bridges.laravel_database import LaravelDatabase  # noqa: PLC0415 (optional drivers)
+
+    return LaravelDatabase(url, retry_after=retry_after, handler=handler)

@@ -1,0 +1,207 @@
+"""A worker that runs Laravel's jobs in Python, next to PHP workers on the same queues.
+
+    from duetime.bridges.laravel import connect
+    from duetime.bridges.laravel_worker import LaravelWorker
+
+    worker = LaravelWorker(connect("redis://localhost/0"), {"App\\\\Jobs\\\\SendMail": send_mail})
+    worker.run()                                   # until TERM or INT; running jobs are finished first
+
+A handler gets the LaravelJob. Jobs without a handler are left to other workers: they are released again without
+counting as a failure. Reservations are renewed by `consumer/` while a handler runs.
+"""
+
+import asyncio
+import logging
+import signal
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from duetime.bridges.laravel import LaravelJob, LaravelQueues, ReservedJob
+from duetime.client import event_loop
+from duetime.consumer.held_leases import HeldLeases
+from duetime.engine.duties import run_duty
+from duetime.model.backoff import Outage
+from duetime.model.errors import DuetimeError, InvalidSettings, LeaseLost, StoreUnavailable
+from duetime.model.job import Event, Lease, Moved
+from duetime.model.names import Queue
+from duetime.stores.base import Finish, Finished
+
+log = logging.getLogger("duetime.bridges")
+
+Handler = Callable[[LaravelJob], object]
+WAIT_S = 2.0
+UNKNOWN_DELAY_S = 10
+MAX_ERROR = 10_000
+
+
+class ReservedJobs:
+    """The reservations of a worker as the leases that `consumer/` holds."""
+
+    def __init__(self, queues: LaravelQueues) -> None:
+        self._queues = queues
+        self._jobs: dict[Lease, ReservedJob] = {}
+
+    def lease(self, job: ReservedJob) -> Lease:
+        name = job.payload.uuid or job.payload.id or str(hash(job.text))
+        lease = Lease(Queue("laravel", job.queue), name, 0, job.attempts)
+        self._jobs[lease] = job
+        return lease
+
+    async def ack(self, leases: Sequence[Lease]) -> list[Moved | DuetimeError | None]:
+        return [await self._end(lease, Event.ACKED, self._queues.delete) for lease in leases]
+
+    async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
+        return await self._must(lease, Event.RELEASED, lambda job: self._queues.release(job, delay_ms / 1000))
+
+    async def give_back(self, lease: Lease, *, delay_ms: int | None = None) -> Moved:
+        return await self.release(lease, delay_ms=delay_ms or 0)
+
+    async def kill(self, lease: Lease, *, error: str = "") -> Moved:
+        return await self._must(lease, Event.DEAD, lambda job: self._queues.fail(job, error))
+
+    async def extend(self, lease: Lease, ttr_ms: int) -> int:
+        job = self._jobs.get(lease)
+        if job is None or not await asyncio.to_thread(self._queues.extend, job):
+            raise LeaseLost(f"reservation of Laravel job {lease.id!r} was lost")
+        return ttr_ms
+
+    async def finish(self, finishes: Sequence[Finish]) -> list[Finished | DuetimeError | None]:
+        raise InvalidSettings("Laravel jobs have no follow-up jobs")
+
+    async def _end(self, lease: Lease, event: Event, end: Callable[[ReservedJob], bool]) -> Moved | DuetimeError:
+        job = self._jobs[lease]
+        was_held = await asyncio.to_thread(end, job)
+        del self._jobs[lease]
+        if not was_held:
+            return LeaseLost(f"reservation of Laravel job {lease.id!r} was lost")
+        return Moved(event, lease.id, lease.born, lease.attempt)
+
+    async def _must(self, lease: Lease, event: Event, end: Callable[[ReservedJob], bool]) -> Moved:
+        outcome = await self._end(lease, event, end)
+        if isinstance(outcome, DuetimeError):
+            raise outcome
+        return outcome
+
+
+class LaravelWorker:
+    """`handlers` maps names of jobs to functions: `Class@method`, `Class`, or the class of a serialized PHP command,
+    whose handler gets PHP's text. `tries` and `backoff` (seconds) are for payloads that have none, as in
+    `artisan queue:work`.
+    """
+
+    def __init__(
+        self,
+        queues: LaravelQueues,
+        handlers: Mapping[str, Handler],
+        *,
+        names: Sequence[str] = ("default",),
+        concurrency: int = 4,
+        tries: int = 1,
+        backoff: int = 0,
+    ) -> None:
+        if not handlers:
+            raise InvalidSettings("LaravelWorker needs at least one handler")
+        if concurrency < 1:
+            raise InvalidSettings(f"concurrency must be at least 1, got {concurrency}")
+        self._queues, self._handlers, self._names = queues, dict(handlers), list(names)
+        self._concurrency, self._tries, self._backoff = concurrency, tries, backoff
+        self._reserved = ReservedJobs(queues)
+        self._running: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
+        self._leases = HeldLeases(lambda: self._reserved, queues.retry_after_s * 1000, self._spawn)
+        self.done = 0
+
+    def run(self) -> None:
+        """Block until TERM or INT."""
+        event_loop.run(self.run_async(handle_signals=True))
+
+    async def run_async(self, *, handle_signals: bool = False) -> None:
+        if handle_signals:
+            loop = asyncio.get_running_loop()
+            for one in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(one, self.stop)
+        renewal = asyncio.create_task(run_duty(self._leases))
+        try:
+            await self._reserve_until_stopped()
+            while self._running:
+                await asyncio.wait(self._running)
+        finally:
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
+            await self._leases.give_back_all()
+
+    def stop(self) -> None:
+        """Finish the running jobs and end."""
+        self._stop.set()
+
+    async def _reserve_until_stopped(self) -> None:
+        outage = Outage()
+        while not self._stop.is_set():
+            free = self._concurrency - len(self._running)
+            if free <= 0:
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+                continue
+            try:
+                found = await asyncio.to_thread(self._queues.reserve, self._names, free, WAIT_S)
+            except StoreUnavailable as error:
+                if outage.failed():
+                    log.warning("bridge_unavailable", extra={"error": error.message})
+                await asyncio.sleep(outage.pause_s)
+                continue
+            outage.worked()
+            for job in found:
+                self._spawn(self._run(job))
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def _run(self, reserved: ReservedJob) -> None:
+        lease = self._reserved.lease(reserved)
+        self._leases.add(lease)
+        job = LaravelJob(self._queues, reserved)
+        handler = next((self._handlers[name] for name in reserved.payload.names if name in self._handlers), None)
+        try:
+            if handler is None:
+                log.warning("unknown_laravel_job", extra={"job": reserved.payload.names[0], "queue": reserved.queue})
+                await self._leases.release(lease, delay_ms=UNKNOWN_DELAY_S * 1000)
+                return
+            if self._is_exhausted(reserved):
+                await self._leases.kill(lease, error="attempted too many times")
+                return
+            await asyncio.to_thread(handler, job)
+        except LeaseLost as error:
+            log.warning("lease_lost", extra={"error": error.message})
+            self._leases.drop(lease)
+        except Exception:
+            await self._failed(lease, job, traceback.format_exc()[-MAX_ERROR:])
+        else:
+            self.done += 1
+            if job.is_ended:
+                self._leases.drop(lease)
+            else:
+                self._leases.ack(lease)
+
+    def _is_exhausted(self, job: ReservedJob) -> bool:
+        """A job whose earlier attempts ended with their workers is not run again after its last attempt."""
+        tries = self._tries if job.payload.maxTries is None else job.payload.maxTries
+        return job.payload.ends_at is None and 0 < tries < job.attempts
+
+    async def _failed(self, lease: Lease, job: LaravelJob, error: str) -> None:
+        payload, log_fields = job.payload, {"job": job.payload.names[0], "attempt": job.attempts}
+        if job.is_ended:
+            log.warning("laravel_job_failed_after_its_end", extra=log_fields)
+            self._leases.drop(lease)
+            return
+        tries = self._tries if payload.maxTries is None else payload.maxTries
+        log.warning("laravel_job_failed", extra=log_fields)
+        try:
+            if payload.ends_at is None and 0 < tries <= job.attempts:
+                await self._leases.kill(lease, error=error)
+            else:
+                await self._leases.release(lease, delay_ms=payload.backoff_s(job.attempts, self._backoff) * 1000)
+        except LeaseLost as lost:
+            log.warning("lease_lost", extra={"error": lost.message})

@@ -1,0 +1,85 @@
+"""A blocking connection to somebody else's Redis, and the scripts that the bridges run there."""
+
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from duetime.model.errors import InvalidSettings, StoreUnavailable
+
+try:
+    import redis
+    from redis.cluster import RedisCluster
+    from redis.exceptions import ConnectionError as Unreachable
+    from redis.exceptions import RedisError, TimeoutError
+except ModuleNotFoundError as missing:
+    raise InvalidSettings.lacks("a bridge to Redis", "redis", missing) from None
+
+ANSWER_S = 30
+SCRIPTS = "scripts"
+
+
+class ForeignRedis:
+    """redis:// and rediss:// as redis-py reads them; redis+cluster:// for a cluster.
+
+    Errors of Redis are raised as StoreUnavailable.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"redis", "rediss", "redis+cluster"}:
+            raise InvalidSettings(
+                f"Redis URL must begin with redis://, rediss:// or redis+cluster://, got {parts.scheme!r}"
+            )
+        self.is_cluster = parts.scheme == "redis+cluster"
+        self.url = urlunsplit(parts._replace(scheme="redis")) if self.is_cluster else url
+        made: Any = RedisCluster if self.is_cluster else redis.Redis
+        try:
+            self._redis: Any = made.from_url(self.url, socket_timeout=ANSWER_S, health_check_interval=30)
+        except RedisError as error:
+            raise self._unavailable(error) from error
+        self._scripts: dict[str, Any] = {}
+
+    def run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """Run scripts/NAME.lua."""
+        if script not in self._scripts:
+            text = resources.files(__package__ or "").joinpath(SCRIPTS, f"{script}.lua").read_text()
+            self._scripts[script] = self._redis.register_script(text)
+        return self._guard(lambda: self._scripts[script](keys=keys, args=arguments))
+
+    def call(self, *command: Any) -> Any:
+        """One command, as redis-py answers it."""
+        return self._guard(lambda: self._redis.execute_command(*command))
+
+    def wait_for(self, key: str, seconds: float) -> bytes | None:
+        """BLPOP: the left element of a list, or None after that time."""
+        found = self._guard(lambda: self._redis.blpop([key], timeout=max(0.01, seconds)))
+        return found[1] if found else None
+
+    def subscribe(self, channel: str) -> Any:
+        """redis-py's PubSub on this channel."""
+        pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=False)
+        self._guard(lambda: pubsub.subscribe(channel))
+        return pubsub
+
+    def message(self, pubsub: Any, seconds: float) -> Any:
+        """The next message of a subscription, or None after that time."""
+        return self._guard(lambda: pubsub.get_message(timeout=seconds))
+
+    def scan(self, pattern: str) -> list[str]:
+        """Keys that match, sorted. Looks at the whole keyspace, in small steps."""
+        found: Any = self._guard(lambda: list(self._redis.scan_iter(match=pattern, count=1000)))
+        return sorted({cast(bytes, key).decode(errors="surrogateescape") for key in found})
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def _guard(self, work: Any) -> Any:
+        try:
+            return work()
+        except RedisError as error:
+            raise self._unavailable(error) from error
+
+    @staticmethod
+    def _unavailable(error: RedisError) -> StoreUnavailable:
+        return StoreUnavailable(f"Redis of the bridge: {error}", unknown=isinstance(error, Unreachable | TimeoutError))

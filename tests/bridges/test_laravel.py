@@ -1,0 +1,245 @@
+"""Laravel's queues from Python, next to a real Laravel worker on the same Redis or database."""
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+import duetime
+from duetime.bridges.laravel import LaravelJob, LaravelQueues, LaravelRedis, connect
+from duetime.bridges.laravel_worker import Handler, LaravelWorker
+from duetime.bridges.payload import make_payload, next_attempt, read_payload
+from duetime.bridges.relay import Relay
+from duetime.model.errors import InvalidRequest, LeaseLost
+from duetime.model.names import Queue
+from tests.bridges.laravel_peer import LaravelPeer
+
+PREFIX = "shop_database_"
+
+
+@pytest.fixture
+def laravel(peer: LaravelPeer) -> Iterator[LaravelQueues]:
+    queues = connect(peer.url, prefix=PREFIX, handler="Job@fire")
+    yield queues
+    queues.close()
+
+
+def until(condition: object, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.02)
+
+
+class Worker:
+    """Our worker in a thread."""
+
+    def __init__(self, queues: LaravelQueues, **handlers: Handler) -> None:
+        self.ran: list[tuple[int, int]] = []
+        self.worker = LaravelWorker(queues, {"Job@fire": self._handle, **handlers}, tries=5)
+
+    def _handle(self, job: LaravelJob) -> None:
+        self.ran.append((job.data["n"], job.attempts))
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self.worker.run_async()))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self.worker.stop)
+        self._thread.join(60)
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+
+# --- payloads
+
+
+def test_only_the_digits_of_attempts_change() -> None:
+    data = b'{"attempts":7,"list":[],"big":12345678901234567890,"f":1700000000.123456,"s":"\\"}"}'
+    text = b'{"job":"A","data":' + data + b',"attempts": 9,"x":1}'
+    assert next_attempt(text) == text.replace(b'"attempts": 9', b'"attempts": 10')
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{}", b'{"job":"A"}', b'{"job":"A","attempts":null}', b'{"job":"A","attempts":1.5}']
+)
+def test_a_payload_that_laravel_would_lose_is_refused(text: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        next_attempt(text)
+
+
+@pytest.mark.parametrize(
+    ("backoff", "attempt", "wait"), [("3", 1, 3), ("1,5,10", 2, 5), ("1,5,10", 9, 10), (None, 1, 7), ("x", 1, 7)]
+)
+def test_the_backoff_of_an_attempt(backoff: str | None, attempt: int, wait: int) -> None:
+    payload = read_payload(json.dumps({"job": "A", "backoff": backoff}).encode())
+    assert payload.backoff_s(attempt, 7) == wait
+
+
+def test_a_serialized_command_is_known_by_its_class() -> None:
+    text = {
+        "job": "Illuminate\\Queue\\CallQueuedHandler@call",
+        "data": {"commandName": "App\\Mail", "command": "O:8:..."},
+    }
+    payload = read_payload(json.dumps(text).encode())
+    assert payload.is_object_job
+    assert payload.names[0] == "App\\Mail"
+
+
+# --- both directions
+
+
+def test_php_runs_what_python_pushes(peer: LaravelPeer, laravel: LaravelQueues) -> None:
+    laravel.push("Job@fire", {"n": 1})
+    laravel.later("1s", "Job@fire", {"n": 2})
+    assert (laravel.size(), laravel.pending_size(), laravel.delayed_size()) == (2, 1, 1)
+    assert peer.run("sizes", "default") == "2\n"
+    with peer.working():
+        until(lambda: peer.runs() == {1: 1, 2: 1})
+    until(lambda: laravel.size() == 0)
+
+
+def test_python_runs_what_php_pushes(peer: LaravelPeer, laravel: LaravelQueues) -> None:
+    peer.run("push", "default", 20, 2)
+    with Worker(laravel) as worker:
+        until(lambda: len(worker.ran) == 20)
+        until(lambda: laravel.size() == 0)
+    assert sorted(worker.ran) == [(n, 1) for n in range(20)]
+
+
+def test_both_sides_share_the_work_and_a_killed_one_loses_nothing(
+    peer: LaravelPeer, laravel: LaravelQueues, scale: int
+) -> None:
+    count = 100 * scale
+    peer.run("push", "default", count, 2)
+    with Worker(laravel) as ours:
+        with peer.working() as php:
+            until(lambda: len(peer.runs()) + len(ours.ran) > count / 4)
+            php.kill()
+        with peer.working():
+            until(lambda: set(peer.runs()) | {n for n, _ in ours.ran} == set(range(count)))
+            until(lambda: laravel.pending_size() + laravel.delayed_size() == 0)
+    ran = peer.runs() + Counter(n for n, _ in ours.ran)
+    assert sum(ran.values()) == count
+    # The killed worker may have been cut off after it wrote its line and before it deleted the job.
+    assert laravel.reserved_size() <= 1
+
+
+def test_a_reservation_that_ends_is_taken_over_and_the_first_holder_is_refused(peer: LaravelPeer) -> None:
+    first = connect(peer.url, prefix=PREFIX, retry_after="1s")
+    first.push("Job@fire", {"n": 1})
+    held = first.pop()
+    assert held
+    second: LaravelJob | None = None
+    while second is None:
+        second = first.pop(wait="3s")
+    assert (second.data, second.attempts) == ({"n": 1}, 2)
+    for late in (held.delete, held.release, held.fail, held.extend):
+        with pytest.raises(LeaseLost):
+            late()
+    second.delete()
+    assert first.size() == 0
+    first.close()
+
+
+def test_a_failing_job_waits_for_its_backoff_and_fails_after_its_tries(
+    peer: LaravelPeer, laravel: LaravelQueues
+) -> None:
+    attempts: list[int] = []
+
+    def fail(job: LaravelJob) -> None:
+        attempts.append(job.attempts)
+        raise ValueError("no")
+
+    laravel.push("Fails", {"n": 1}, tries=2, backoff=[1])
+    with Worker(laravel, Fails=fail):
+        until(lambda: attempts == [1, 2] and laravel.size() == 0)
+
+
+def test_unknown_jobs_are_left_to_php(peer: LaravelPeer, laravel: LaravelQueues) -> None:
+    laravel.push("Other@fire", {"n": 1})
+    with Worker(laravel) as worker:
+        until(lambda: laravel.delayed_size() == 1)
+    assert worker.ran == []
+
+
+def test_a_payload_that_cannot_be_read_is_set_aside(redis_url: str) -> None:
+    laravel = LaravelRedis(redis_url)
+    laravel._redis.call("RPUSH", "queues:default", b"no json")
+    laravel.push("Job@fire", {"n": 1})
+    job = laravel.pop()
+    assert job is not None
+    assert job.data == {"n": 1}
+    assert laravel.sizes("default").quarantined == 1
+    laravel.close()
+
+
+# --- relay
+
+
+def test_jobs_are_relayed_with_their_due_times_and_a_killed_relay_repeats_nothing(
+    peer: LaravelPeer, laravel: LaravelQueues, tmp_path: Path
+) -> None:
+    laravel.push("Job@fire", {"n": 0})
+    laravel.later("1h", "Job@fire", {"n": 1})
+    ours = Queue("default", "moved")
+    with duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
+        batch = laravel.hold("default", 10)
+        assert batch is not None
+        assert laravel.size() == 0
+        relay = Relay(laravel, client)
+        # Killed between the push and the end of the batch: the job that ran meanwhile does not come again.
+        forget, laravel.forget = laravel.forget, lambda *_: None  # type: ignore[method-assign]
+        relay._fetch("default", ours)
+        job = client.queue("moved").pop()
+        assert job is not None
+        assert read_payload(job.body).data == {"n": 0}
+        job.ack()
+        laravel.forget = forget  # type: ignore[method-assign]
+        assert relay.to_duetime("default", ours, follow=False) == 2
+        assert laravel.hold("default", 10) is None
+        counts = client.queue("moved").counts()
+        assert (counts.ready, counts.delayed) == (0, 1)
+        [waiting] = client.queue("moved").list_jobs("delayed").jobs
+        assert 3_595_000 < waiting.due_at - time.time() * 1000 <= 3_601_000
+
+
+def test_our_jobs_run_in_php_once(peer: LaravelPeer, laravel: LaravelQueues, tmp_path: Path) -> None:
+    with duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
+        for n in range(3):
+            client.queue("mine").push({"n": n})
+        leased = client.queue("mine").reserve(limit=3)
+        laravel.accept("default", [job.delivery for job in leased])
+        for job in leased:
+            job.give_back()
+        # The relay was killed after PHP's side accepted the jobs and before they were acked here.
+        assert Relay(laravel, client).from_duetime(Queue("default", "mine"), "default", follow=False) == 3
+        assert client.queue("mine").size() == 0
+    assert laravel.size() == 3
+    with peer.working():
+        until(lambda: peer.runs() == {0: 1, 1: 1, 2: 1})
+
+
+def test_a_body_that_is_no_payload_needs_a_handler(peer: LaravelPeer, tmp_path: Path) -> None:
+    laravel = connect(peer.url, prefix=PREFIX)
+    with duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
+        client.queue("mine").push({"n": 1})
+        leased = client.queue("mine").reserve()
+        with pytest.raises(InvalidRequest, match="handler"):
+            laravel.accept("default", [job.delivery for job in leased])
+    assert laravel.size() == 0
+    laravel.close()
+
+
+def test_the_same_id_makes_the_same_uuid() -> None:
+    texts = [make_payload("A@b", {}, 0, job_id="x") for _ in range(2)]
+    assert read_payload(texts[0]).uuid == read_payload(texts[1]).uuid

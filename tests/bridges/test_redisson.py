@@ -1,0 +1,183 @@
+"""Redisson's queues from Python, next to a real Redisson on the same keys."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import duetime
+from duetime.bridges.redisson import Redisson, pack, unpack
+from duetime.bridges.relay import Relay
+from duetime.model.errors import InvalidRequest
+from duetime.model.names import Queue
+from tests.plugins.ci import missing_service
+from tests.plugins.processes import guard, release
+
+SOURCE = Path(__file__).with_name("RedissonPeer.java")
+JARS = Path(sys.prefix) / "jars" / "redisson"
+OLD = b"\x00" * 8 + (5).to_bytes(8, "little") + b"hello"
+
+
+@pytest.fixture
+def redisson(redis_url: str) -> Iterator[Redisson]:
+    with Redisson(redis_url) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command of the Java peer, compiled once."""
+    if shutil.which("javac") is None or not JARS.exists():
+        missing_service("a JDK or Redisson is not installed")
+    folder = tmp_path_factory.mktemp("java")
+    path = os.pathsep.join([f"{JARS}/*", str(folder)])
+    subprocess.run(["javac", "-cp", path, "-d", str(folder), str(SOURCE)], check=True, timeout=120)
+    return ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", path, "RedissonPeer"]
+
+
+@contextmanager
+def taking(program: list[str], url: str, queue: str, log: Path) -> Iterator[subprocess.Popen[str]]:
+    java = subprocess.Popen([*program, url, queue, "take", str(log)], stdout=subprocess.PIPE, text=True)
+    guard(java.pid)
+    assert java.stdout
+    assert java.stdout.readline() == "taking\n"
+    try:
+        yield java
+    finally:
+        java.kill()
+        java.wait(60)
+        release(java.pid)
+        java.stdout.close()
+
+
+# --- without Java
+
+
+def test_elements_are_packed_as_redis_packs_them(redisson: Redisson) -> None:
+    element = pack(b"hello")
+    assert unpack(element) == b"hello"
+    packed = redisson.redis.call("EVAL", "return struct.pack('Bc0Lc0', 8, ARGV[1], 5, 'hello')", 0, element[1:9])
+    assert packed == element
+    assert unpack(OLD) == b"hello"
+    assert unpack(b"x" * 20) is None
+
+
+def test_a_value_arrives_when_it_is_due_and_not_before(redisson: Redisson) -> None:
+    began = time.monotonic()
+    redisson.delayed_queue("mail").offer("late", "300ms")
+    redisson.delayed_queue("mail").offer("soon", "100ms")
+    queue = redisson.blocking_queue("mail")
+    assert queue.take() == "soon"
+    assert time.monotonic() - began >= 0.1
+    assert queue.take() == "late"
+    assert time.monotonic() - began >= 0.3
+    assert redisson.sizes("mail").total == 0
+
+
+def test_a_nearer_element_is_not_held_up_by_one_that_is_due_later(redisson: Redisson) -> None:
+    redisson.delayed_queue("mail").offer("in an hour", "1h")
+    redisson.delayed_queue("mail").offer("now", 0)
+    assert redisson.blocking_queue("mail").poll("60s") == "now"
+
+
+def test_removal_acts_on_both_keys(redisson: Redisson) -> None:
+    waiting = redisson.delayed_queue("mail")
+    for value in ("a", "b", "a", "c"):
+        waiting.offer(value, "1h")
+    assert waiting.read_all() == ["a", "b", "a", "c"]
+    assert waiting.remove("a")
+    assert not waiting.remove("x")
+    assert (waiting.contains("b"), waiting.peek(), waiting.poll()) == (True, "b", "b")
+    assert waiting.size() == redisson.sizes("mail").delayed == 2
+    waiting.clear()
+    assert (waiting.size(), waiting.poll()) == (0, None)
+
+
+def test_an_element_that_nobody_can_read_stops_nothing(redisson: Redisson) -> None:
+    keys = redisson.keys("mail")
+    for element in (b"garbage", OLD):
+        redisson.redis.call("ZADD", keys.timeouts, 1, element)
+        redisson.redis.call("RPUSH", keys.elements, element)
+    assert redisson.blocking_queue("mail").poll("60s") == "hello"
+    assert redisson.sizes("mail").quarantined == 1
+    assert redisson.redis.call("LLEN", keys.elements) == 0
+
+
+@pytest.mark.parametrize(("codec", "value"), [("string", {"to": "ann"}), ("json", {1, 2})])
+def test_a_value_that_the_codec_cannot_write_is_refused(redis_url: str, codec: str, value: object) -> None:
+    with Redisson(redis_url, codec=codec) as redisson, pytest.raises(InvalidRequest):  # type: ignore[arg-type]
+        redisson.delayed_queue("mail").offer(value, "1s")
+
+
+def test_a_negative_delay_is_refused(redisson: Redisson) -> None:
+    with pytest.raises(InvalidRequest):
+        redisson.delayed_queue("mail").offer("x", -1)
+
+
+def test_elements_are_relayed_with_their_due_times_and_once(redis_url: str, tmp_path: Path) -> None:
+    with Redisson(redis_url) as writer:
+        writer.delayed_queue("mail").offer("later", "1h")
+        writer.blocking_queue("mail").offer("ready")
+    with Redisson(redis_url) as redisson, duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
+        relay, ours = Relay(redisson, client), Queue("default", "moved")
+        forget, redisson.forget = redisson.forget, lambda *_: None  # type: ignore[method-assign]
+        assert relay._fetch("mail", ours) == 2
+        job = client.queue("moved").pop()
+        assert job is not None
+        assert job.body == b"ready"
+        job.ack()
+        redisson.forget = forget  # type: ignore[method-assign]
+        assert relay.to_duetime("mail", ours, follow=False) == 2
+        counts = client.queue("moved").counts()
+        assert (counts.ready, counts.delayed) == (0, 1)
+        assert redisson.sizes("mail").total == 0
+
+
+def test_our_jobs_are_accepted_once(redisson: Redisson, tmp_path: Path) -> None:
+    with duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
+        client.queue("mine").push("hello")
+        [leased] = client.queue("mine").reserve()
+        redisson.accept("mail", [leased.delivery])
+        leased.give_back()
+        assert Relay(redisson, client).from_duetime(Queue("default", "mine"), "mail", follow=False) == 1
+    assert redisson.blocking_queue("mail").read_all() == ["hello"]
+
+
+# --- with Java
+
+
+def test_python_takes_what_java_offers(redisson: Redisson, redis_url: str, program: list[str]) -> None:
+    subprocess.run([*program, redis_url, "mail", "offer", "50", "1500"], check=True, timeout=120)
+    queue = redisson.blocking_queue("mail")
+    assert sorted(queue.poll("60s") for _ in range(50)) == sorted(f"java-{n}" for n in range(50))
+    assert redisson.sizes("mail").total == 0
+
+
+def test_both_sides_move_and_take_and_a_killed_one_loses_nothing_that_waits(
+    redisson: Redisson, redis_url: str, program: list[str], tmp_path: Path, scale: int
+) -> None:
+    count, log = 200 * scale, tmp_path / "taken.log"
+    delayed, queue = redisson.delayed_queue("mail"), redisson.blocking_queue("mail")
+    for n in range(count):
+        delayed.offer(f"python-{n}", f"{500 + n * 10 // scale}ms")
+    taken: Counter[str] = Counter()
+    with taking(program, redis_url, "mail", log) as java:
+        while not log.exists() or log.read_text().count("\n") < count / 10:
+            if value := queue.poll():
+                taken[value] += 1
+            time.sleep(0.002)
+        java.kill()
+    while value := queue.poll("3s"):
+        taken[value] += 1
+    taken += Counter(log.read_text().split())
+    # A value that Redis had sent to the killed program may be gone: this queue has no acknowledgement.
+    assert set(taken.values()) == {1}
+    assert count - 2 <= len(taken) <= count
+    assert redisson.sizes("mail").total == 0
