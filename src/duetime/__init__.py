@@ -71,8 +71,7 @@ if TYPE_CHECKING:
     from duetime.worker.events import TaskEvent
     from duetime.worker.groups import GroupHandle, group
     from duetime.worker.handle import TaskFailed, TaskHandle, TaskStatus
-    from duetime.worker.runs import Failure, JobInfo
-    from duetime.worker.task_exceptions import Cancel, Fail, Postpone, Retry, TimedOut
+    from duetime.worker.runs import Cancel, Fail, Failure, JobInfo, Postpone, Retry, TimedOut
 
 __version__ = "0.1.0"
 
@@ -182,7 +181,6 @@ _MODULES = (
     "duetime.worker.groups",
     "duetime.worker.handle",
     "duetime.worker.runs",
-    "duetime.worker.task_exceptions",
 )
 """Where the names are, the quickest to import first."""
 

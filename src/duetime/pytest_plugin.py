@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def duetime_app(pytestconfig: pytest.Config) -> "App":
     """The App under test: that of the setting `duetime_app`."""
-    from duetime.worker.start import load_app  # noqa: PLC0415 (not before it is used)
+    from duetime.worker.daemon import load_app  # noqa: PLC0415 (not before it is used)
 
     place = pytestconfig.getini("duetime_app")
     if not place:

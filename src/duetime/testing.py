@@ -38,15 +38,13 @@ from duetime.wire.payload import counter_name, read
 from duetime.worker.app import App
 from duetime.worker.batch_keeper import BatchKeeper
 from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_current
-from duetime.worker.execution import execute, find, run_task, run_task_async
+from duetime.worker.execution import ThreadLoop, execute, find, run_task, run_task_async
 from duetime.worker.held_jobs import NOT_A_TASK, error_text, finish_of
 from duetime.worker.options import DEFAULT_BACKOFF, WorkerOptions
 from duetime.worker.pusher import Outgoing, Pusher, Work, in_generation, successor, unstored_answer
 from duetime.worker.retry_rules import Policy, Verb, decide, refused
-from duetime.worker.runs import Ended, Failure, JobInfo, Outcome, Run
+from duetime.worker.runs import Cancel, Ended, Failure, JobInfo, Outcome, Run
 from duetime.worker.task import Task
-from duetime.worker.task_exceptions import Cancel
-from duetime.worker.thread_loop import ThreadLoop
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from duetime.spark.reconcile.run import run_reconcile
 from duetime.spark.schemas import frame
 from duetime.stores.finishes import Finish, Finished, Join, JoinCount, SeenJoin
 from duetime.stores.open import open_store
+from duetime.worker.daemon import work
 from duetime.worker.options import PoolKind, WorkerOptions
-from duetime.worker.start import work
 from tests.plugins.redis_server import RedisServer
 from tests.spark.frames import events
 from tests.spark.history import HOUR_MS, NAMESPACE, Node, Story

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from duetime.worker.scaling import LATE_MS, ConcurrencyScaler
+from duetime.worker.daemon import LATE_MS, ConcurrencyScaler
 from tests.plugins.until import until
 from tests.worker.conftest import Start
 

@@ -11,8 +11,8 @@ import duetime
 from duetime.model.errors import InvalidSettings
 from duetime.model.job import State
 from duetime.wire.payload import PAUSED_TASKS, PAUSES, RESTARTS, paused_task
+from duetime.worker.daemon import load_app
 from duetime.worker.shared_counters import count
-from duetime.worker.start import load_app
 from tests.plugins.until import until
 from tests.worker.conftest import Start
 
@@ -200,9 +200,9 @@ def test_a_program_that_cannot_be_loaded(start: Start, tmp_path: Path) -> None:
     assert worker.end()[0] == 1
     assert "ZeroDivisionError" in worker.err.read_text()
 
-    with pytest.raises(InvalidSettings, match="there is no module 'nothing' here"):
+    with pytest.raises(InvalidSettings, match="module 'nothing' not found"):
         load_app("nothing:app")
-    with pytest.raises(InvalidSettings, match=r"is no duetime\.App"):
+    with pytest.raises(InvalidSettings, match=r"must be a duetime\.App"):
         load_app("json:dumps")
 
 

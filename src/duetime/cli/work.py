@@ -27,10 +27,10 @@ from duetime.model.errors import DuetimeError, InvalidSettings
 from duetime.model.logs import set_up_logging
 from duetime.model.names import check_queue
 from duetime.worker.app import App
+from duetime.worker.daemon import load_app
+from duetime.worker.daemon import work as run_worker
+from duetime.worker.events import report
 from duetime.worker.options import PoolKind, WorkerOptions, choose_pool, default_concurrency, queues_of
-from duetime.worker.report_lines import report
-from duetime.worker.start import load_app
-from duetime.worker.start import work as run_worker
 
 log = logging.getLogger("duetime.worker")
 

@@ -1,26 +1,29 @@
-"""The worker: takes jobs off its queues, has a pool run them, tells the store what became of them.
+"""The worker: reserves jobs, has a pool run them, reports to the store what became of them.
 
-One event loop: the fetcher reserves, HeldJobs settles, a ticker watches time-outs, leases and memory. Outages of the
-store stop none of it: running jobs go on, and what must be told is told when the store is back.
+One event loop: the fetcher reserves, HeldJobs reports, other duties watch time-outs, leases and memory. Outages of the
+store stop none of it: running jobs go on, and their results are reported when the store is back.
 
 A worker stops for one reason: it takes no more jobs, gives back those that have not begun, and lets the others finish.
-A second signal gives those back, too.
+A second signal gives those back, too. `work` runs one; `load_app` finds its App.
 """
 
 import asyncio
+import importlib
 import logging
 import os
 import signal
 import socket
+import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from duetime.client import connect_async
 from duetime.client.calls import oldest
 from duetime.engine.duties import Rounds, run_duty
-from duetime.model.errors import DuetimeError
+from duetime.model.errors import DuetimeError, InvalidSettings
 from duetime.wire.payload import PAUSES, RESTARTS
 from duetime.wire.worker_beats import (
     BEAT_S,
@@ -33,17 +36,18 @@ from duetime.wire.worker_beats import (
     beat_number,
     run_name,
 )
+from duetime.worker.app import App
 from duetime.worker.batch_keeper import BatchKeeper
 from duetime.worker.events import TaskEvent
+from duetime.worker.execution import NEW_LOOP
 from duetime.worker.fetcher import Fetcher
+from duetime.worker.fork_server import ForkServer, start_fork_server
 from duetime.worker.held_jobs import HeldJobs
-from duetime.worker.options import WorkerOptions
-from duetime.worker.pool import PoolHost, WorkerPool, resident_mb
-from duetime.worker.scaling import WAITS, ConcurrencyScaler
+from duetime.worker.options import PoolKind, WorkerOptions
+from duetime.worker.pool_local import LocalPool
+from duetime.worker.pool_processes import ProcessPool
+from duetime.worker.runs import PoolHost, WorkerPool, resident_mb
 from duetime.worker.shared_counters import count
-
-if TYPE_CHECKING:
-    from duetime.worker.app import App
 
 log = logging.getLogger("duetime.worker")
 
@@ -53,25 +57,94 @@ BUSY_TICK_S = 0.02
 IDLE_TICK_S = 0.2
 SECOND_S = 0.9
 """Slightly under a second, so that a change is noticed within one second."""
-SETTLE_S = 5.0
-"""How long a stopping worker tries to reach a store that is away."""
-SETTLE_TICK_S = 0.5
+REPORT_S = 5.0
+"""How long a stopping worker tries to reach a store that is unavailable."""
+DRAIN_TICK_S = 0.5
+LATE_MS = 1_000
+"""A job that is later than this asks for more slots."""
+WAITS = 10
+"""A slot goes when one was free for this many of the worker's waits on empty queues (`--sleep`), 30 s by default."""
 
-MakePool = Callable[[PoolHost], WorkerPool]
+
+def load_app(place: str) -> App:
+    """`module:app`, found from the current folder as `python -m` would; `app` if no name follows."""
+    module_name, _, path = place.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name and not module_name.startswith(f"{error.name}."):
+            raise
+        raise InvalidSettings(f"module {module_name!r} not found in the current folder; write module:app") from None
+    for part in (path or "app").split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, App):
+        raise InvalidSettings(f"{place} must be a duetime.App, got {found!r}")
+    return found
+
+
+def work(app: App, options: WorkerOptions) -> int:
+    """Run a worker in this process until it stops; returns the exit code. Processes are forked first of all."""
+    fork_server = start_fork_server(app) if options.pool is PoolKind.PROCESSES else None
+
+    async def run() -> int:
+        return await Worker(app, options, fork_server).run()
+
+    with asyncio.Runner(loop_factory=NEW_LOOP) as runner:
+        return runner.run(run())
+
+
+@dataclass
+class ConcurrencyScaler:
+    """How many jobs a worker runs at a time, between two bounds. One number serves all queues of a worker, because each
+    of its slots runs jobs of any of them. Late jobs while all slots are busy ask for more slots; slots that nobody
+    needs for `calm_s` go.
+    """
+
+    least: int
+    most: int
+    calm_s: float
+    _calm_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self.concurrency = self.least
+
+    def update(self, late_ms: int, busy: int, now: float) -> int:
+        """Note how late the oldest due job is and how many slots are busy; returns how many slots there should be.
+        They grow by a half at a time, at least by one, and go one at a time.
+        """
+        if busy >= self.concurrency:
+            self._calm_since = None
+            if late_ms > LATE_MS:
+                self.concurrency = min(self.most, self.concurrency + max(1, self.concurrency // 2))
+        elif self._calm_since is None:
+            self._calm_since = now
+        elif now - self._calm_since >= self.calm_s:
+            self._calm_since = now
+            self.concurrency = max(self.least, self.concurrency - 1)
+        return self.concurrency
 
 
 class Worker:
-    def __init__(self, app: "App", options: WorkerOptions, make_pool: MakePool) -> None:
+    """`fork_server` starts the processes of a pool of processes; without one, jobs run in this process."""
+
+    def __init__(self, app: App, options: WorkerOptions, fork_server: ForkServer | None) -> None:
         self._app = app
         self._options = options
-        self._make_pool = make_pool
         self._client = connect_async(app.url, namespace=app.namespace, token=app.token, journal=app.journal)
         self._tasks = asyncio.TaskGroup()
         self._spawned: set[asyncio.Task[None]] = set()
         self._fetching: asyncio.Task[None] | None = None
         self._jobs = HeldJobs(app, options, self._client, self._spawn)
-        self._fetcher = Fetcher(self._client, options, self._jobs, self.stop)
-        self._pool = self._fetcher.pool = make_pool(self._fetcher)
+
+        def make_pool(host: PoolHost) -> WorkerPool:
+            if fork_server is not None:
+                return ProcessPool(host, fork_server, options.concurrency)
+            return LocalPool(host, app, options.concurrency)
+
+        self._fetcher = Fetcher(self._client, options, self._jobs, self.stop, make_pool)
+        self._pool = self._fetcher.pool
         self._batches = BatchKeeper(app)
         self._scaler = ConcurrencyScaler(options.concurrency, options.max_concurrency, WAITS * options.sleep_s)
         self._started_at = time.monotonic()
@@ -93,7 +166,7 @@ class Worker:
         return task
 
     async def run(self) -> int:
-        """Work until there is a reason to stop; answers the exit code."""
+        """Work until there is a reason to stop; returns the exit code."""
         self._listen()
         try:
             restarts = await self._first_contact()
@@ -171,13 +244,13 @@ class Worker:
             self._stopping.set()
 
     async def _drain(self) -> None:
-        """Let what runs finish, or give it back if hurried; then see to it that the store knows, for a while."""
+        """Let running jobs finish, or give them back if hurried; then wait for a while until the store knows."""
         while not self._hurry.is_set() and any(not run.ended_at for run in self._jobs.held.values()):
-            await self._either(self._hurry, self._jobs.empty, SETTLE_TICK_S)
+            await self._either(self._hurry, self._jobs.empty, DRAIN_TICK_S)
         await self._pool.close(force=self._hurry.is_set())
         self._fetcher.clear()
         with suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_S):
+            async with asyncio.timeout(REPORT_S):
                 await self._jobs.empty.wait()
 
     async def _either(self, one: asyncio.Event, other: asyncio.Event, timeout_s: float) -> None:

@@ -1,9 +1,8 @@
 """How a worker gets jobs: as many as there is room for, and ahead of time only what it will surely start in a moment.
 
 What is fetched ahead is worth at most AHEAD_S of work, by the mean of what jobs took lately, and nothing while no job
-comes to its end; so long jobs are never
-fetched ahead, and short ones in batches that make the round trip cheap. Should it turn out otherwise, jobs that have
-not begun after PREFETCHED_S are given back for others to take.
+ends; so long jobs are never fetched ahead, and short ones in batches that make the round trip cheap. Should it turn out
+otherwise, jobs that have not begun after PREFETCHED_S are given back for others to take.
 """
 
 import asyncio
@@ -16,8 +15,7 @@ from duetime.client import AsyncClient
 from duetime.worker.events import TaskEvent
 from duetime.worker.held_jobs import HeldJobs
 from duetime.worker.options import WorkerOptions
-from duetime.worker.pool import WorkerPool
-from duetime.worker.runs import Outcome, Run
+from duetime.worker.runs import Outcome, PoolHost, Run, WorkerPool
 
 AHEAD_S = 0.02
 PREFETCHED_S = 0.25
@@ -37,10 +35,14 @@ class Fetcher:
     name = "reserve jobs"
 
     def __init__(
-        self, client: AsyncClient, options: WorkerOptions, held: HeldJobs, stop: Callable[[str], None]
+        self,
+        client: AsyncClient,
+        options: WorkerOptions,
+        held: HeldJobs,
+        stop: Callable[[str], None],
+        make_pool: Callable[[PoolHost], WorkerPool],
     ) -> None:
         self.prefetched: deque[Run] = deque()
-        self.pool: WorkerPool | None = None
         self.queues = options.queues
         self.concurrency = options.concurrency
         self._client = client
@@ -57,6 +59,7 @@ class Fetcher:
         self.said = held.said
         self.widened = self._dispatch_soon
         self.broken = partial(stop, "pool_lost")
+        self.pool = make_pool(self)
 
     async def run_once(self) -> float:
         """Reserve jobs once and hand them over. A cancelled wait takes no job with it."""
@@ -85,7 +88,6 @@ class Fetcher:
         return max(0, most - self._jobs.taken) if most else -1
 
     def _want(self) -> int:
-        assert self.pool is not None
         left = self._left()
         ahead = self._ahead() if left < 0 and not self._options.rest_s else 0
         if ahead and len(self.prefetched) > ahead // 2:
@@ -99,7 +101,6 @@ class Fetcher:
         return min(MAX_AHEAD, int(self.concurrency * AHEAD_S / self._mean_s))
 
     def _room(self) -> int:
-        assert self.pool is not None
         return self.pool.room() - self._resting
 
     def _wait_s(self) -> float:
@@ -130,7 +131,6 @@ class Fetcher:
 
     def dispatch(self) -> None:
         """Hand prefetched jobs to the pool."""
-        assert self.pool is not None
         self._dispatching = False
         for _ in range(min(len(self.prefetched), max(0, self._room()))):
             if not self.pool.submit(self.prefetched[0]):
@@ -164,7 +164,6 @@ class Fetcher:
 
     def _learn_duration(self, seconds: float) -> None:
         """A running mean that follows longer jobs quickly and shorter ones slowly."""
-        assert self.pool is not None
         if not self._mean_s:
             self._mean_s = max(seconds, 1e-5)
         else:

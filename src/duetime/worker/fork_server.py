@@ -7,6 +7,12 @@ when one has ended. When the worker is gone, however that came, it ends all of t
 A forked process takes a job from its socket, runs it and reports how it ended. Signals that ask a worker to stop often
 reach its whole group; the processes leave them to the worker and end when it says so. The worker itself sends USR1 when
 the time of a job is over, and URG when it wants to stop.
+
+Between the worker and a forked process is a socket that carries whole messages in both directions, so that each is read
+by exactly one reader. The worker keeps a copy of the process's end: what that has not read yet, the worker can take
+back. A message too large for a socket goes through a file. To the process: a job (its number and JobInfo), or END. From
+it: 4 bytes, the number of a job that is done; or an array, [number, Outcome] or [number, word, value], or
+[number, file, , ] for a large outcome.
 """
 
 import contextlib
@@ -16,15 +22,16 @@ import signal
 import socket
 import struct
 import sys
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from duetime.worker import child_socket
+import msgspec
+
 from duetime.worker.current_job import JobLink
 from duetime.worker.events import TaskEvent
-from duetime.worker.execution import ended_by, execute
-from duetime.worker.runs import DONE
-from duetime.worker.task_exceptions import TimedOut
-from duetime.worker.thread_loop import ThreadLoop
+from duetime.worker.execution import ThreadLoop, ended_by, execute
+from duetime.worker.runs import DONE, JobInfo, Outcome, TimedOut
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
@@ -200,13 +207,13 @@ def serve(app: "App", sock: socket.socket) -> None:
     app.listeners.notify(TaskEvent("child_starting"))
     loop = ThreadLoop()
     while True:
-        message = sock.recv(child_socket.BUFFER)
-        if not message or message == child_socket.END:
+        message = sock.recv(BUFFER)
+        if not message or message == END:
             return
-        number, info = child_socket.read_job(message)
+        number, info = read_job(message)
 
         def say(word: str, value: int, number: int = number) -> None:
-            sock.send(child_socket.write_word(number, word, value))
+            sock.send(write_word(number, word, value))
 
         try:
             clock.running = True
@@ -215,7 +222,7 @@ def serve(app: "App", sock: socket.socket) -> None:
             outcome = ended_by(late)
         finally:
             clock.running = False
-        sock.send(child_socket.write_done(number) if outcome is DONE else child_socket.write_outcome(number, outcome))
+        sock.send(write_done(number) if outcome is DONE else write_outcome(number, outcome))
 
 
 def live(app: "App", sock: socket.socket) -> None:
@@ -234,3 +241,78 @@ def live(app: "App", sock: socket.socket) -> None:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)
+
+
+# --- messages between the worker and a forked process
+
+LARGE = 60_000 if sys.platform == "linux" else 1_900
+BUFFER = 65_536
+NUMBER = 4
+KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
+END = b"e"
+
+_encode = msgspec.msgpack.Encoder().encode
+_info = msgspec.msgpack.Decoder(JobInfo)
+_any = msgspec.msgpack.Decoder()
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """The worker's end and the process's."""
+    return socket.socketpair(socket.AF_UNIX, KIND)
+
+
+def write_job(number: int, info: JobInfo) -> bytes:
+    message = b"j" + number.to_bytes(NUMBER, "big") + _encode(info)
+    return message if len(message) <= LARGE else b"f" + _spill(message)
+
+
+def read_job(message: bytes) -> tuple[int, JobInfo]:
+    if message[:1] == b"f":
+        message = _unspill(message[1:])
+    return read_number(message), _info.decode(message[1 + NUMBER :])
+
+
+def read_number(message: bytes) -> int:
+    return int.from_bytes(message[1 : 1 + NUMBER], "big")
+
+
+def forget(message: bytes) -> int:
+    """The number of a job that will not be sent again in this message."""
+    return read_number(_unspill(message[1:]) if message[:1] == b"f" else message)
+
+
+def write_done(number: int) -> bytes:
+    return number.to_bytes(NUMBER, "big")
+
+
+def write_outcome(number: int, outcome: Outcome) -> bytes:
+    message = _encode((number, outcome))
+    return message if len(message) <= LARGE else _encode((number, _spill(message), None, None))
+
+
+def write_word(number: int, word: str, value: int) -> bytes:
+    return _encode((number, word, value))
+
+
+def read_answer(message: bytes) -> tuple[int, Outcome | None, tuple[str, int] | None]:
+    """The number of a job, how the job ended (None: it still runs), and what its task said about it, if anything."""
+    parts: list[Any] = _any.decode(message)
+    if len(parts) == 4:
+        parts = _any.decode(_unspill(parts[1]))
+    if len(parts) == 3:
+        return parts[0], None, (parts[1], parts[2])
+    return parts[0], msgspec.convert(parts[1], Outcome), None
+
+
+def _spill(message: bytes) -> bytes:
+    handle, path = tempfile.mkstemp(prefix="duetime-job-")
+    with os.fdopen(handle, "wb") as file:
+        file.write(message)
+    return path.encode()
+
+
+def _unspill(name: bytes) -> bytes:
+    path = Path(name.decode())
+    message = path.read_bytes()
+    path.unlink()
+    return message

@@ -26,7 +26,7 @@ from duetime.wire.payload import Payload
 from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, new_job
 from duetime.worker.handle import Place, TaskHandle
 from duetime.worker.pusher import Outgoing, Work, both, renamed
-from duetime.worker.task_exceptions import Fail
+from duetime.worker.runs import Fail
 
 if TYPE_CHECKING:
     from duetime.worker.app import App

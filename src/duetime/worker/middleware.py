@@ -28,8 +28,8 @@ from duetime.stores.base import Mark
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.middleware_chain import Middleware, PendingJob, WaitingKey
 from duetime.worker.pusher import generation_of
+from duetime.worker.runs import Cancel, Fail, Postpone, Retry
 from duetime.worker.shared_counters import count, count_with_life
-from duetime.worker.task_exceptions import Cancel, Fail, Postpone, Retry
 
 Answer = TypeVar("Answer")
 

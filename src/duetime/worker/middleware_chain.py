@@ -23,7 +23,7 @@ from duetime.model.names import Queue
 if TYPE_CHECKING:
     from duetime.worker.app import App
     from duetime.worker.current_job import CurrentJob
-    from duetime.worker.thread_loop import ThreadLoop
+    from duetime.worker.execution import ThreadLoop
 
 Middleware = Callable[["CurrentJob", Callable[[], Any]], Any]
 Seal = Callable[[Queue, str], bytes]

@@ -15,11 +15,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from duetime.worker.current_job import JobLink
-from duetime.worker.execution import execute, execute_async
-from duetime.worker.pool import GRACE_S, PoolHost
-from duetime.worker.runs import BACK, Ended, Failure, Outcome, Run
-from duetime.worker.task_exceptions import TIMED_OUT, TimedOut
-from duetime.worker.thread_loop import ThreadLoop
+from duetime.worker.execution import ThreadLoop, execute, execute_async
+from duetime.worker.runs import BACK, GRACE_S, TIMED_OUT, Ended, Failure, Outcome, PoolHost, Run, TimedOut
 
 if TYPE_CHECKING:
     from duetime.worker.app import App

@@ -14,11 +14,29 @@ import socket
 import time
 from collections import deque
 
-from duetime.worker import child_socket
-from duetime.worker.fork_server import STOP_SOON, ForkServer
-from duetime.worker.pool import GRACE_S, PoolHost, resident_mb
-from duetime.worker.runs import BACK, DONE, Ended, Failure, Outcome, Run
-from duetime.worker.task_exceptions import TIMED_OUT
+from duetime.worker.fork_server import (
+    BUFFER,
+    END,
+    NUMBER,
+    STOP_SOON,
+    ForkServer,
+    forget,
+    read_answer,
+    socket_pair,
+    write_job,
+)
+from duetime.worker.runs import (
+    BACK,
+    DONE,
+    GRACE_S,
+    TIMED_OUT,
+    Ended,
+    Failure,
+    Outcome,
+    PoolHost,
+    Run,
+    resident_mb,
+)
 
 log = logging.getLogger("duetime.worker")
 
@@ -36,7 +54,7 @@ class PoolChild:
     def __init__(self, number: int) -> None:
         self.number = number
         self.pid = 0
-        self.sock, self.end = child_socket.pair()
+        self.sock, self.end = socket_pair()
         self.sock.setblocking(False)
         self.runs: deque[Run] = deque()
         self.ending = False
@@ -49,12 +67,12 @@ class PoolChild:
         numbers: set[int] = set()
         while True:
             try:
-                message = self.end.recv(child_socket.BUFFER, socket.MSG_DONTWAIT)
+                message = self.end.recv(BUFFER, socket.MSG_DONTWAIT)
             except OSError:
                 break
-            if not message or message == child_socket.END:
+            if not message or message == END:
                 break
-            numbers.add(child_socket.forget(message))
+            numbers.add(forget(message))
         taken = [run for run in self.runs if run.number in numbers]
         self.runs = deque(run for run in self.runs if run.number not in numbers)
         return taken
@@ -123,11 +141,11 @@ class ProcessPool:
         child = max(self._children.values(), key=lambda one: (self._room_of(one), not one.stuck), default=None)
         if child is None or not self._room_of(child):
             return False
-        message = child_socket.write_job(run.number, run.info())
+        message = write_job(run.number, run.info())
         try:
             child.sock.send(message)
         except OSError:  # full, or the process has just died
-            child_socket.forget(message)
+            forget(message)
             return False
         child.runs.append(run)
         if len(child.runs) == 1:
@@ -141,7 +159,7 @@ class ProcessPool:
     def _hear(self, child: PoolChild) -> None:
         for _ in range(HEAR):
             try:
-                message = child.sock.recv(child_socket.BUFFER)
+                message = child.sock.recv(BUFFER)
             except OSError:
                 return
             if not message:
@@ -149,10 +167,10 @@ class ProcessPool:
             self._answer(child, message)
 
     def _answer(self, child: PoolChild, message: bytes) -> None:
-        if len(message) == child_socket.NUMBER:
+        if len(message) == NUMBER:
             number, outcome, word = int.from_bytes(message, "big"), DONE, None
         else:
-            number, outcome, word = child_socket.read_answer(message)
+            number, outcome, word = read_answer(message)
         if not child.runs or child.runs[0].number != number:
             return
         run = child.runs[0]
@@ -211,7 +229,7 @@ class ProcessPool:
     def _end(self, child: PoolChild) -> None:
         child.ending = True
         with contextlib.suppress(OSError):
-            child.sock.send(child_socket.END)
+            child.sock.send(END)
 
     def _notes(self) -> None:
         try:
