@@ -26,7 +26,7 @@ from duetime.stores.mysql.connection import MysqlAddress
 from duetime.stores.open import open_store
 from duetime.stores.postgres import connection as postgres_connection
 from duetime.stores.postgres.connection import PostgresAddress, open_connection
-from duetime.stores.sql import connection_threads
+from duetime.stores.sql import threads
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.postgres_server import PostgresServer
 from tests.plugins.until import until
@@ -246,7 +246,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks are waited for as shortly as each server can, and once."""
     monkeypatch.setitem(postgres_connection._SESSION, "lock_timeout", "100ms")
     monkeypatch.setitem(mysql_connection._MARIADB_SESSION, "innodb_lock_wait_timeout", 1)
-    monkeypatch.setattr(connection_threads, "MAX_TRIES", 1)
+    monkeypatch.setattr(threads, "MAX_TRIES", 1)
 
 
 def holder_of(kind: str, url: str) -> tuple[Any, str]:

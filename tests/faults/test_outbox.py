@@ -27,7 +27,7 @@ from duetime.stores.mysql import connection as mysql_connection
 from duetime.stores.mysql.connection import MysqlAddress
 from duetime.stores.open import open_store
 from duetime.stores.postgres import connection as postgres_connection
-from duetime.stores.sql import connection_threads, outbox
+from duetime.stores.sql import outbox, threads
 from duetime.stores.sql.step import Step
 from tests.plugins.until import until
 
@@ -156,7 +156,7 @@ async def test_a_held_queue_with_many_jobs_keeps_no_other_waiting(
 ) -> None:
     monkeypatch.setitem(postgres_connection._SESSION, "lock_timeout", "100ms")
     monkeypatch.setitem(mysql_connection._MARIADB_SESSION, "innodb_lock_wait_timeout", 1)
-    monkeypatch.setattr(connection_threads, "MAX_TRIES", 1)
+    monkeypatch.setattr(threads, "MAX_TRIES", 1)
     await store.push(MAIL, [Push([NewJob("here", b"")])])
     database.push_in(MAIL, ["x"] * 150)
     [other] = database.push_in(OTHER, ["y"])

@@ -24,7 +24,7 @@ from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, RulesChange
 from duetime.stores.mysql.connection import MysqlAddress
 from duetime.stores.mysql.store import MysqlStore
-from duetime.stores.sql import connection_threads
+from duetime.stores.sql import threads
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 
 pytestmark = pytest.mark.store_kind("mysql")
@@ -209,7 +209,7 @@ async def test_only_a_serializable_transaction_holds_the_queue(
     level: str, waits: bool, store: MysqlStore, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """InnoDB locks every row that such a transaction reads; the docs say so."""
-    monkeypatch.setattr(connection_threads, "MAX_TRIES", 1)
+    monkeypatch.setattr(threads, "MAX_TRIES", 1)
     await store.push(MAIL, [Push([NewJob("a", b"")])])
     with connect(mysql_url) as connection:
         connection.cursor().execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")

@@ -23,7 +23,7 @@ from duetime.stores.mysql import connection as mysql_connection
 from duetime.stores.mysql.connection import MysqlAddress, translate
 from duetime.stores.mysql.store import MysqlStore
 from duetime.stores.open import open_store
-from duetime.stores.sql import connection_threads
+from duetime.stores.sql import threads
 from duetime.stores.sql.queries import load_migrations
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.until import until
@@ -204,7 +204,7 @@ async def test_a_deadlock_reaches_no_caller(store: MysqlStore, mysql_server: Mys
 async def test_a_lock_that_is_free_only_after_a_timeout(
     store: MysqlStore, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_threads, "MAX_TRIES", 30)
+    monkeypatch.setattr(threads, "MAX_TRIES", 30)
     await push(store, "a")
     with closing(mysql_server.root()) as holder, holder.cursor() as cursor:
         cursor.execute("BEGIN")
@@ -220,7 +220,7 @@ async def test_a_lock_that_is_free_only_after_a_timeout(
 async def test_a_queue_that_somebody_holds_fails_alone(
     store: MysqlStore, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_threads, "MAX_TRIES", 1)
+    monkeypatch.setattr(threads, "MAX_TRIES", 1)
     await push(store, "a")
     with closing(mysql_server.root()) as holder, holder.cursor() as cursor:
         cursor.execute("BEGIN")

@@ -15,8 +15,8 @@ from duetime.stores.mysql.session import MysqlSession
 from duetime.stores.open import open_store
 from duetime.stores.postgres.session import PostgresSession, Statement, encode
 from duetime.stores.sql.queries import MAX_CHANNEL, channel
+from duetime.stores.sql.server_step import ServerSession
 from duetime.stores.sql.server_store import ServerStore
-from duetime.stores.sql.session import DatabaseSession
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.postgres_server import PostgresServer
 
@@ -45,11 +45,11 @@ async def store(store_url: str) -> AsyncIterator[ServerStore]:
 @pytest.fixture
 def round_trips(store_kind: str, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The names of the commands of each round trip from now on."""
-    kind: type[DatabaseSession] = PostgresSession if store_kind == "postgres" else MysqlSession
+    kind: type[ServerSession] = PostgresSession if store_kind == "postgres" else MysqlSession
     seen: list[list[str]] = []
     run = kind._run
 
-    def noting(self: DatabaseSession, commands: list[tuple[str, dict[str, object]]]) -> object:
+    def noting(self: ServerSession, commands: list[tuple[str, dict[str, object]]]) -> object:
         if "announcer" not in threading.current_thread().name:
             seen.append([name for name, _ in commands])
         return run(self, commands)

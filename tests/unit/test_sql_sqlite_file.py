@@ -81,9 +81,9 @@ async def test_the_log_is_written_ahead_and_synced_in_full_unless_told_otherwise
         (synchronous,) = step.connection.execute("PRAGMA synchronous").fetchone()
         return mode, synchronous
 
-    assert await store._writer.run(settings) == ("wal", 2)
+    assert await store._write(settings) == ("wal", 2)
     relaxed = await SqliteStore.open(path, synchronous="normal")
-    assert await relaxed._writer.run(settings) == ("wal", 1)
+    assert await relaxed._write(settings) == ("wal", 1)
     await relaxed.close()
 
 
@@ -204,7 +204,7 @@ async def fill_up(store: SqliteStore) -> None:
         (pages,) = step.connection.execute("PRAGMA page_count").fetchone()
         step.connection.execute(f"PRAGMA max_page_count = {pages + 10}")
 
-    await store._writer.run(limit)
+    await store._write(limit)
 
 
 async def test_a_full_file_refuses_what_has_no_room_and_nothing_else(store: SqliteStore) -> None:

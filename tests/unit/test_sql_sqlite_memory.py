@@ -53,8 +53,8 @@ async def test_memory_is_bounded_by_the_page_caches_however_much_passes_through(
     def shrink(step: SqliteStep) -> None:
         step.connection.execute("PRAGMA shrink_memory")
 
-    await store._writer.run(shrink)
-    await store._reader.run(shrink)
+    await store._write(shrink)
+    await store._read(shrink)
     assert sqlite_bytes() - before < SLACK
     await store.close()
     assert sqlite_bytes() - before < SLACK // 8

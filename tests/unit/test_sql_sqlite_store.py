@@ -38,7 +38,7 @@ async def push(store: SqliteStore, *ids: str, body: bytes = b"x", mark: Mark | N
 
 
 async def rows(store: SqliteStore, table: str) -> int:
-    (count,) = await store._reader.run(lambda step: step.connection.execute(f"SELECT count(*) FROM {table}").fetchone())
+    (count,) = await store._read(lambda step: step.connection.execute(f"SELECT count(*) FROM {table}").fetchone())
     return count
 
 
@@ -125,7 +125,7 @@ async def test_any_text_and_any_bytes_come_back_as_they_were(store: SqliteStore,
 async def test_check_names_what_is_wrong(store: SqliteStore, change: str, problem: str) -> None:
     await push(store, "a", "b")
     assert await store.check() == []
-    await store._writer.run(lambda step: step.connection.execute(change))
+    await store._write(lambda step: step.connection.execute(change))
     assert any(problem in found for found in await store.check())
 
 
@@ -234,7 +234,7 @@ async def test_a_large_body_is_delivered_and_ends_with_its_job(store: SqliteStor
 async def test_a_move_of_a_job_does_not_write_its_large_body(store: SqliteStore, tmp_path: Path) -> None:
     await push(store, "a", body=b"x" * 1_000_000)
     log = tmp_path / "jobs.db-wal"
-    await store._writer.run(lambda step: None)
+    await store._write(lambda step: None)
     before = log.stat().st_size
     [[delivery]] = (await store.reserve(QUEUE, [Ask(1, 60_000)])).deliveries
     await store.release(delivery.lease, 0)
@@ -261,7 +261,7 @@ async def test_large_bodies_of_an_older_release_stay_where_they_are(tmp_path: Pa
 async def test_a_job_whose_large_body_is_gone_is_set_aside(store: SqliteStore) -> None:
     await push(store, "a", body=LARGE)
     await push(store, "b")
-    await store._writer.run(lambda step: step.connection.execute("DELETE FROM bodies"))
+    await store._write(lambda step: step.connection.execute("DELETE FROM bodies"))
     assert await store.check() == ["queue 1: 'a' has no body"]
     [[delivery]] = (await store.reserve(QUEUE, [Ask(2, 60_000)])).deliveries
     assert delivery.lease.id == "b"

@@ -16,13 +16,12 @@ from duetime.model.errors import LeaseLost, StoreDamaged, StoreUnavailable
 from duetime.model.job import Lease, NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, Wake
-from duetime.stores.sql.store import BIG_JOBS
-from duetime.stores.sqlite import threads
+from duetime.stores.sql.threads import BIG_JOBS, ConnectionThreads
 from duetime.stores.sqlite.connection import WriteLock, connect, prepare_file, retry_while_busy
 from duetime.stores.sqlite.disk import BackgroundThread, DiskReserve
+from duetime.stores.sqlite.session import SqliteLink
 from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.store import SqliteStore
-from duetime.stores.sqlite.threads import WriterThread
 
 QUEUE = Queue("shop", "mail")
 
@@ -51,7 +50,7 @@ class Gate:
 
 async def hold(store: SqliteStore) -> tuple[Gate, "asyncio.Task[str]"]:
     gate = Gate()
-    task = asyncio.create_task(store._writer.run(gate))
+    task = asyncio.create_task(store._write(gate))
     await asyncio.to_thread(gate.entered.wait, 30)
     return gate, task
 
@@ -68,8 +67,7 @@ async def announcing_transactions(store: SqliteStore) -> int:
     return meta.wakes
 
 
-async def test_callers_of_the_moment_share_one_transaction(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "MAX_TRANSACTION_S", 60)  # a busy machine must not cut it in two
+async def test_callers_of_the_moment_share_one_transaction(store: SqliteStore) -> None:
     before = await announcing_transactions(store)
     gate, held = await hold(store)
     pushes = [asyncio.create_task(push(store, "a", Queue("shop", f"q{n}"))) for n in range(20)]
@@ -86,7 +84,7 @@ async def test_an_operation_that_fails_takes_back_only_its_own(store: SqliteStor
         raise ZeroDivisionError
 
     gate, held = await hold(store)
-    calls = [asyncio.create_task(call) for call in (push(store, "a"), store._writer.run(half_done), push(store, "b"))]
+    calls = [asyncio.create_task(call) for call in (push(store, "a"), store._write(half_done), push(store, "b"))]
     await asyncio.sleep(0)
     gate.open()
     first, failed, last = await asyncio.gather(*calls, return_exceptions=True)
@@ -106,7 +104,7 @@ async def test_an_error_of_ours_is_raised_as_it_is(store: SqliteStore) -> None:
 
 async def test_a_statement_that_cannot_be_is_no_driver_error_outside(store: SqliteStore) -> None:
     with pytest.raises(StoreDamaged, match="no such table: nowhere"):
-        await store._writer.run(lambda step: step.connection.execute("SELECT 1 FROM nowhere"))
+        await store._write(lambda step: step.connection.execute("SELECT 1 FROM nowhere"))
 
 
 class FailingCommits(sqlite3.Connection):
@@ -135,7 +133,7 @@ async def test_a_commit_that_fails_is_everyones_error_and_its_outcome_unknown(
 
     write_lock = WriteLock(tmp_path / "turn")
     heard: list[object] = []
-    writer = WriterThread(
+    link = SqliteLink(
         connect_failing,
         SystemClock(),
         write_lock=write_lock,
@@ -143,14 +141,15 @@ async def test_a_commit_that_fails_is_everyones_error_and_its_outcome_unknown(
         lock_timeout_s=1,
         announce=heard.append,
     )
-    await writer.start()
+    writer = ConnectionThreads("writer", link, size=1, announce=link.after_commit)
+    await writer.run(lambda step: None)
     made[0].broken = True
 
     def write(step: SqliteStep) -> None:
         step.wakes.append(Wake(QUEUE, 1))
         step.connection.execute("INSERT INTO discarded VALUES (NULL)")
 
-    results = await asyncio.gather(*[writer.run(write) for _ in range(5)], return_exceptions=True)
+    results = await asyncio.gather(*[writer.run(write, key="writer") for _ in range(5)], return_exceptions=True)
     assert [type(result) for result in results] == [StoreUnavailable] * 5
     assert all(isinstance(result, StoreUnavailable) and result.outcome_unknown for result in results)
     assert heard == []
@@ -310,7 +309,7 @@ async def test_queues_are_served_in_turn_and_each_in_its_own_order(store: Sqlite
     calls = [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1), ("b", 2)]
     tasks = [
         asyncio.create_task(
-            store._writer.run(
+            store._write(
                 lambda step, name=name, number=number: served.append(f"{name}{number}"), queue=Queue("shop", name)
             )
         )
@@ -325,7 +324,7 @@ async def test_queues_are_served_in_turn_and_each_in_its_own_order(store: Sqlite
 async def test_a_small_operation_is_answered_before_a_big_one_begins(store: SqliteStore) -> None:
     gate, held = await hold(store)
     flood = [Gate(), Gate()]
-    big = [asyncio.create_task(store._writer.run(one, queue=QUEUE, jobs=BIG_JOBS)) for one in flood]
+    big = [asyncio.create_task(store._write(one, queue=QUEUE, jobs=BIG_JOBS)) for one in flood]
     small = asyncio.create_task(push(store, "a", Queue("shop", "quiet")))
     await asyncio.sleep(0)
     gate.open()
@@ -343,7 +342,7 @@ async def test_big_operations_of_a_flood_do_not_starve_each_other(store: SqliteS
     served = list[int]()
     big = [
         asyncio.create_task(
-            store._writer.run(lambda step, n=n: served.append(n), queue=Queue("shop", f"q{n}"), jobs=BIG_JOBS)
+            store._write(lambda step, n=n: served.append(n), queue=Queue("shop", f"q{n}"), jobs=BIG_JOBS)
         )
         for n in range(20)
     ]

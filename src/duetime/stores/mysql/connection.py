@@ -19,7 +19,6 @@ from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.mysql.session import CLIENT_ERRORS, MysqlSession
 from duetime.stores.mysql.step import MysqlStep
-from duetime.stores.sql.connection_threads import DatabaseLink
 from duetime.stores.sql.queries import (
     DEFAULT_MYSQL_PREFIX,
     Migration,
@@ -34,6 +33,7 @@ from duetime.stores.sql.queries import (
 )
 from duetime.stores.sql.server_step import QueueIds
 from duetime.stores.sql.step import Step
+from duetime.stores.sql.threads import DatabaseLink
 
 CONNECT_S = 5
 LOCK_S = 2

@@ -14,7 +14,8 @@ from pymysql.constants import SERVER_STATUS
 from pymysql.converters import escape_string
 from pymysql.cursors import Cursor
 
-from duetime.stores.sql.session import Command, DatabaseSession, Rows
+from duetime.stores.sql.server_step import Rows, ServerSession
+from duetime.stores.sql.step import Command
 
 PACKET_CHARS = 1_000_000
 """A packet takes no second statement beyond this size, and an INSERT no second row."""
@@ -25,7 +26,7 @@ CLIENT_ERRORS = range(2000, 3000)
 _PLAIN = re.compile(r"[0-9A-Za-z_.:@/ -]*").fullmatch
 
 
-class MysqlSession(DatabaseSession):
+class MysqlSession(ServerSession):
     """A query of this dialect is one statement or several; its answer is that of the one that answers rows.
 
     The parameter `rows` of a query holds many rows for one INSERT.

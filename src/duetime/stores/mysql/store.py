@@ -16,8 +16,8 @@ from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connec
 from duetime.stores.mysql.session import MysqlSession, NewsSession
 from duetime.stores.sql.announcements import POLL_S, Announcement, AnnouncingHub, encode_announcement
 from duetime.stores.sql.server_store import ServerStore
-from duetime.stores.sql.session import DatabaseSession
 from duetime.stores.sql.step import Step
+from duetime.stores.sql.threads import Session
 
 log = logging.getLogger("duetime.mysql")
 
@@ -37,7 +37,7 @@ class NewsLink(MysqlLink):
         super().__init__(address, None)
         self._main = main
 
-    def is_outdated(self, session: DatabaseSession) -> bool:
+    def is_outdated(self, session: Session) -> bool:
         return super().is_outdated(session) or self._main.is_outdated(session)
 
     def connect(self) -> MysqlSession:

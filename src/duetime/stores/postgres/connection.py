@@ -18,7 +18,6 @@ from duetime.model.errors import DuetimeError, InvalidSettings, StoreDamaged, St
 from duetime.model.names import Queue
 from duetime.stores.postgres.session import Encoded, PostgresSession, Statement, encode
 from duetime.stores.postgres.step import PostgresStep
-from duetime.stores.sql.connection_threads import DatabaseLink
 from duetime.stores.sql.queries import (
     DEFAULT_SCHEMA,
     Migration,
@@ -32,6 +31,7 @@ from duetime.stores.sql.queries import (
 )
 from duetime.stores.sql.server_step import QueueIds
 from duetime.stores.sql.step import Step
+from duetime.stores.sql.threads import DatabaseLink
 
 Connection = psycopg.Connection[Any]
 

@@ -16,7 +16,8 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
-from duetime.stores.sql.session import Command, DatabaseSession, Rows
+from duetime.stores.sql.server_step import Rows, ServerSession
+from duetime.stores.sql.step import Command
 
 _PARAMETER = re.compile(r"%\((\w+)\)[sb]")
 _TEXT, _BINARY = pq.Format.TEXT, pq.Format.BINARY
@@ -106,7 +107,7 @@ class EncodedCommand(NamedTuple):
     formats: Sequence[pq.Format]
 
 
-class PostgresSession(DatabaseSession):
+class PostgresSession(ServerSession):
     """`statements` are all that the session runs, by name. Unless it `prepares`, each is parsed every time."""
 
     def __init__(

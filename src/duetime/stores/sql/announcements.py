@@ -19,8 +19,8 @@ from msgspec import Struct
 from duetime.model.errors import DuetimeError
 from duetime.model.names import Queue
 from duetime.stores.base import Wake, results_wake
-from duetime.stores.sql.connection_threads import ConnectionThreads, DatabaseLink
 from duetime.stores.sql.step import Step
+from duetime.stores.sql.threads import ConnectionThreads, DatabaseLink
 from duetime.stores.sql.wake import WakeHub
 
 log = logging.getLogger("duetime.stores")

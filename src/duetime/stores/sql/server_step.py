@@ -1,4 +1,4 @@
-"""What the steps on database servers share: reading ahead of time, and the lock of a queue's row.
+"""What sessions and steps on database servers share: few round trips, and the lock of a queue's row.
 
 The reads that a verb needs are sent together with the lock. For that the id of the queue must be known before its row
 is read: each process remembers the ids. If the id has changed, the answers are thrown away.
@@ -12,8 +12,81 @@ from duetime.model.clock import Clock
 from duetime.model.job import STEP_JOBS, Priority
 from duetime.model.names import Queue
 from duetime.stores.sql.rows import PRIORITIES, Payload, QueueRow, ReadyRow
-from duetime.stores.sql.session import Command, DatabaseSession, Rows
-from duetime.stores.sql.step import Step, StoredMark, earliest
+from duetime.stores.sql.step import Command, Step, StoredMark, earliest
+from duetime.stores.sql.threads import NotCommitted, Session
+
+Rows = list[tuple[Any, ...]]
+_BEGIN: Command = ("begin", {})
+_BEGIN_READING: Command = ("begin_reading", {})
+_COMMIT: Command = ("commit", {})
+_ROLLBACK: Command = ("rollback", {})
+
+
+class ServerSession(Session):
+    """A session on a database server that saves round trips.
+
+    A statement without an answer is put off, and goes to the server together with the next one whose answer is waited
+    for, or with the commit. So a step of six statements takes two or three round trips.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._later: list[Command] = []
+        self.failed_at: int | None = None
+        """Which command of the last round trip the server refused; None if it was not a command that failed."""
+
+    @property
+    @abstractmethod
+    def is_in_transaction(self) -> bool: ...
+
+    @abstractmethod
+    def _run(self, commands: Sequence[Command]) -> list[Rows]:
+        """Run commands in one round trip, and answer the rows of each. After one that fails, none runs.
+
+        Sets `failed_at` before it raises the error of a command.
+        """
+
+    def _check(self) -> None:
+        """Raises the driver's error if the server is known to have ended the connection."""
+        return
+
+    def begin(self, *, read_only: bool) -> None:
+        self.is_committing = False
+        self._later = [_BEGIN_READING if read_only else _BEGIN]
+
+    def put_off(self, command: Command) -> None:
+        self._later.append(command)
+
+    def fetch(self, commands: Sequence[Command]) -> list[Rows]:
+        """The answers of these commands, which run after those that were put off."""
+        later, self._later = self._later, []
+        return self._run([*later, *commands])[len(later) :]
+
+    def commit(self) -> None:
+        if self.is_in_transaction or len(self._later) > 1:
+            self.fetch_and_commit(())
+        else:
+            self._later = []  # nothing but the begin was put off
+
+    def fetch_and_commit(self, commands: Sequence[Command]) -> list[Rows]:
+        """As `fetch` and `commit`, in one round trip."""
+        if not self.is_in_transaction:
+            self._check()
+        later, self._later = self._later, []
+        self.is_committing = True
+        before = len(later) + len(commands)
+        try:
+            return self._run([*later, *commands, _COMMIT])[len(later) : before]
+        except Exception as error:
+            if self.failed_at is not None and self.failed_at < before:
+                raise NotCommitted from error
+            raise
+
+    def rollback(self) -> None:
+        self._later = []
+        if self.is_in_transaction:
+            self._run([_ROLLBACK])
+
 
 MAX_QUEUES = 10_000
 """How many queues' ids a process remembers."""
@@ -62,14 +135,19 @@ class ReadyAhead:
 class ServerStep(Step):
     """A `clock` replaces the server's clock."""
 
-    def __init__(self, session: DatabaseSession, ids: QueueIds, clock: Clock | None) -> None:
+    def __init__(self, session: ServerSession, ids: QueueIds, clock: Clock | None) -> None:
         super().__init__()
         self._session, self._queue_ids, self._clock = session, ids, clock
         self._now: int | None = None
+        self._has_written = False
         self._wanted: Sequence[Command] = ()
         self._answers: list[tuple[str, Mapping[str, object], Rows]] = []
         self._ready: ReadyAhead | None = None
         self._ready_size = STEP_JOBS
+
+    @property
+    def has_written(self) -> bool:
+        return self._has_written
 
     @property
     def now(self) -> int:
@@ -88,7 +166,7 @@ class ServerStep(Step):
         return next(iter(self.fetch(query, **parameters)), None)
 
     def execute(self, query: str, **parameters: object) -> None:
-        self.has_written = True
+        self._has_written = True
         self._answers = []
         self._session.put_off((query, parameters))
 
@@ -116,7 +194,7 @@ class ServerStep(Step):
         is_new, row = False, self._lock(queue, names)
         while row is None and create:
             # The reaper may remove an unused row between the two statements; then both run once more.
-            self.has_written = True
+            self._has_written = True
             is_new = self._insert_queue(names)
             row = self._lock(queue, names)
         if row is None:

@@ -15,12 +15,12 @@ from duetime.model.names import Queue
 from duetime.stores.base import Reaped
 from duetime.stores.sql import verbs
 from duetime.stores.sql.announcements import AnnouncingHub
-from duetime.stores.sql.connection_threads import ConnectionThreads, DatabaseLink
 from duetime.stores.sql.locked_queues import LockedQueues, QueueRound
 from duetime.stores.sql.outbox import OutboxImporter, rows_set_aside
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
+from duetime.stores.sql.threads import ConnectionThreads, DatabaseLink
 
 log = logging.getLogger("duetime.stores")
 
@@ -41,12 +41,12 @@ class ServerStore(SqlStore):
         self._threads = ConnectionThreads(f"duetime-{name}", link, size=connections, announce=hub.announce)
         self._locked = LockedQueues(lambda queue: self._write(partial(verbs.is_locked, queue=queue)))
         self._importer = OutboxImporter(self._read, self._write)
-        self.registry = SqlRegistry(partial(self._threads.run, order_key=_RECORDS), self._read, hub)
+        self.registry = SqlRegistry(partial(self._threads.run, key=_RECORDS), self._read, hub)
 
     async def _write(
         self, operation: Callable[[Step], T], *, queue: Queue | None = None, jobs: int = 1, adds: bool = False
     ) -> T:
-        return await self._threads.run(operation, order_key=queue, jobs=jobs)
+        return await self._threads.run(operation, key=queue, jobs=jobs)
 
     async def _read(self, operation: Callable[[Step], T], *, queue: Queue | None = None) -> T:
         return await self._threads.run(operation, read_only=True)

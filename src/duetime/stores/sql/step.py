@@ -16,7 +16,6 @@ from duetime.model.job import DAY_MS, Lease, Moved, Priority, Totals
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved, Wake
 from duetime.stores.sql.rows import DEAD, GONE, LEASED, PRIORITIES, JobRow, Payload, QueueRow, ReadyRow
-from duetime.stores.sql.session import Command
 
 log = logging.getLogger("duetime.stores")
 
@@ -24,6 +23,8 @@ TOTALS = Totals.__struct_fields__
 """The columns of the table `totals` that follow the day."""
 
 
+Command = tuple[str, Mapping[str, object]]
+"""The name of a query, and its parameters."""
 StoredMark = tuple[bytes, bytes]
 """The digest of a mark's request, and what was answered then."""
 
@@ -49,9 +50,13 @@ class Step(ABC):
     def __init__(self) -> None:
         self.wakes: list[Wake] = []
         self.registry_version = 0
-        self.has_written = False
         self.is_alone = False
         """Whether no other step shares the transaction, so that this one may commit it."""
+
+    @property
+    @abstractmethod
+    def has_written(self) -> bool:
+        """Whether the step may have changed something, so that it must be rolled back if it fails."""
 
     @property
     @abstractmethod

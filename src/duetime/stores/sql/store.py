@@ -26,10 +26,8 @@ from duetime.stores.base import (
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
 from duetime.stores.sql import finishing, verbs, views
 from duetime.stores.sql.step import Step
+from duetime.stores.sql.threads import BIG_JOBS
 from duetime.stores.sql.wake import WakeHub
-
-BIG_JOBS = 50
-"""An operation on at least this many jobs is big: it takes long, so that others should not have to wait for it."""
 
 T = TypeVar("T")
 

@@ -47,8 +47,12 @@ class SqliteStep(Step):
 
     def __init__(self, connection: sqlite3.Connection, now: int) -> None:
         super().__init__()
-        self.connection = connection
+        self.connection, self._changes = connection, connection.total_changes
         self._now = now
+
+    @property
+    def has_written(self) -> bool:
+        return self.connection.total_changes != self._changes
 
     @property
     def now(self) -> int:

@@ -21,6 +21,7 @@ from duetime.stores.sql import verbs
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
+from duetime.stores.sql.threads import BIG_JOBS, ConnectionThreads
 from duetime.stores.sqlite.connection import WriteLock, check_synchronous, connect, lacks_room, prepare_file
 from duetime.stores.sqlite.direct import DirectSqlite
 from duetime.stores.sqlite.disk import (
@@ -30,7 +31,7 @@ from duetime.stores.sqlite.disk import (
     BackgroundThread,
     DiskReserve,
 )
-from duetime.stores.sqlite.threads import ReaderThread, WriterThread
+from duetime.stores.sqlite.session import SqliteLink
 from duetime.stores.sqlite.wake import Mailboxes, Meta, SqliteWakeHub
 
 T = TypeVar("T")
@@ -82,15 +83,19 @@ class SqliteStore(SqlStore):
         self._write_lock, self._mailboxes = _open_shared_files(path)
         hub = SqliteWakeHub(self._mailboxes, self._look)
         self._hub, self._announce = hub, hub.announce
-        self._writer = WriterThread(
-            connect_writer,
-            clock,
-            write_lock=self._write_lock,
-            disk=self._disk,
-            lock_timeout_s=lock_timeout_s,
-            announce=self._announce,
-        )
-        self._reader = ReaderThread(connect_reader, clock, lock_timeout_s=lock_timeout_s)
+
+        def threads(name: str, connect: Callable[[], sqlite3.Connection]) -> ConnectionThreads:
+            link = SqliteLink(
+                connect,
+                clock,
+                write_lock=self._write_lock,
+                disk=self._disk,
+                lock_timeout_s=lock_timeout_s,
+                announce=self._announce,
+            )
+            return ConnectionThreads(f"duetime-sqlite-{name}", link, size=1, announce=link.after_commit)
+
+        self._writer, self._reader = threads("writer", connect_writer), threads("reader", connect_reader)
         self.registry = SqlRegistry(self._write, self._read, self._hub)
 
     @classmethod
@@ -111,15 +116,15 @@ class SqliteStore(SqlStore):
         """
         store = cls(_real_path(path), clock or SystemClock(), check_synchronous(synchronous), lock_timeout_s, reserve)
         try:
-            await store._writer.start()
-            await store._reader.start()
+            await store._write(_open_connection)
+            await store._read(_open_connection)
         except BaseException:
             await store.close()
             raise
         return store
 
     async def _look(self, always: bool) -> Meta | None:
-        return await self._reader.run(lambda step: self._read_meta(step, always))
+        return await self._read(lambda step: self._read_meta(step, always))
 
     def _read_meta(self, step: Step, always: bool) -> Meta | None:
         before, (self._data_version,) = self._data_version, step.fetch_one("data_version")
@@ -133,10 +138,11 @@ class SqliteStore(SqlStore):
     def _write(
         self, operation: Callable[[Step], T], *, queue: Queue | None = None, jobs: int = 1, adds: bool = False
     ) -> Later[T]:
-        return self._writer.run(operation, queue=queue, jobs=jobs, adds=adds)
+        return self._writer.run(operation, key="writer", line=queue, jobs=jobs, adds=adds)
 
     def _read(self, operation: Callable[[Step], T], *, queue: Queue | None = None) -> Later[T]:
-        return self._reader.run(operation, queue=queue)
+        """Each step is alone in its transaction, as a big one is, so that its answer waits for no other."""
+        return self._reader.run(operation, key="reader", line=queue, jobs=BIG_JOBS, read_only=True)
 
     def direct_calls(self) -> DirectSqlite:
         """See `stores/direct.py`."""
@@ -171,7 +177,7 @@ class SqliteStore(SqlStore):
         return await self._write(lambda step: verbs.reap(step, limit))
 
     async def ping(self) -> StoreInfo:
-        epoch, now, disk = await self._reader.run(
+        epoch, now, disk = await self._read(
             lambda step: (step.fetch_one("get_meta")[0], step.now, shutil.disk_usage(self._path.parent))
         )
         used, said = disk.total - disk.free, f"every commit, synchronous={self._synchronous}"
@@ -193,6 +199,10 @@ class SqliteStore(SqlStore):
         self._disk.keep_what_is_left()
         self._mailboxes.close()
         self._write_lock.close()
+
+
+def _open_connection(step: Step) -> None:
+    """The first step of a thread opens its connection, and raises what is wrong with the file."""
 
 
 def _real_path(path: str | Path) -> Path:

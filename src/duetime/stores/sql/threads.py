@@ -1,0 +1,448 @@
+"""Threads that own one connection each to a database, and run steps for coroutines.
+
+Steps with the same key run one after the other: on a database server those that change one queue, because they would
+only wait for its lock there; on SQLite all that write. The steps that have gathered meanwhile share a transaction, and
+so a commit. A caller gets its result after the commit. A step that fails undoes only its own changes. A transaction
+whose connection was lost before the commit has changed nothing: its steps run again on a new connection.
+
+A dialect derives a `DatabaseLink` and a `Session`.
+"""
+
+import asyncio
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from duetime.model.errors import DuetimeError, StoreDamaged, StoreUnavailable
+from duetime.model.job import STEP_JOBS
+from duetime.stores.sql.step import Step
+
+log = logging.getLogger("duetime.stores")
+
+MAX_STEPS = 64
+"""The most steps that share a transaction. They change at most about STEP_JOBS jobs."""
+BIG_JOBS = 50
+"""A step on at least this many jobs is big: it takes long, so that others should not have to wait for it."""
+MAX_TRIES = 5
+"""How often a transaction is tried that the database aborts in favour of another one."""
+REDIAL_S = 1.0
+"""A connection to a read-only server is kept for this long, so that a server that stays read only gets few new ones."""
+
+T = TypeVar("T")
+
+
+class NotCommitted(Exception):
+    """A statement failed that was sent together with the commit: the commit did not happen. Its cause says why."""
+
+
+class Session(ABC):
+    """One connection, which belongs to one thread. Every method may raise the driver's errors."""
+
+    in_use: AbstractContextManager[object] = nullcontext()
+    """Entered while a transaction runs."""
+    is_lost = False
+
+    def __init__(self) -> None:
+        self.opened_at = monotonic()
+        self.is_committing = False
+        """Whether the last statement was, or had with it, a commit: if it failed, the outcome may be unknown."""
+
+    @abstractmethod
+    def begin(self, *, read_only: bool) -> None:
+        """Start a transaction. If that fails, it would fail for the next caller as well."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Raises NotCommitted if a statement failed that was sent with the commit."""
+
+    @abstractmethod
+    def rollback(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class DatabaseLink(ABC):
+    """How a dialect makes its sessions and reads its errors. Every method blocks and runs in the threads."""
+
+    errors: tuple[type[Exception], ...]
+    """The exceptions that the driver raises."""
+    failed_over_at = float("-inf")
+    """When a server was last found to be read only. Connections made before that are replaced: they may lead to the
+    old primary of a failover, and new ones to the new primary.
+    """
+
+    @abstractmethod
+    def connect(self) -> Session:
+        """Raises the driver's errors, or a DuetimeError."""
+
+    @abstractmethod
+    def step(self, session: Any) -> Step: ...
+
+    @abstractmethod
+    def translate(self, error: Exception, *, committing: bool = False) -> DuetimeError:
+        """The contract's error for a driver's error."""
+
+    def is_transient(self, error: Exception) -> bool:
+        """Returns whether the transaction may succeed if it is simply run again (a deadlock, for example)."""
+        return False
+
+    def is_rolled_back(self, error: Exception) -> bool:
+        """Returns whether a commit that failed with this error has certainly changed nothing."""
+        return self.is_transient(error)
+
+    def is_read_only(self, error: Exception) -> bool:
+        """Returns whether the server accepts no writes from anybody."""
+        return False
+
+    def is_outdated(self, session: Session) -> bool:
+        return session.opened_at < self.failed_over_at
+
+    def is_full(self, error: Exception) -> bool:
+        """Returns whether only room is missing, and `make_room` may help."""
+        return False
+
+    def make_room(self, session: Any, attempt: int) -> bool:
+        """Called after a step that adds no jobs found no room; `attempt` counts from 1. Returns whether to retry."""
+        return False
+
+    def before_commit(self, session: Any, steps: Sequence[Step]) -> None:
+        """Called as the last thing inside a transaction."""
+        return
+
+
+class QueuedStep:
+    """A step that a caller waits for, from its request to its result."""
+
+    __slots__ = ("adds", "error", "future", "jobs", "operation", "read_only", "result", "step")
+
+    def __init__(
+        self, operation: Callable[[Step], Any], future: "asyncio.Future[Any]", jobs: int, read_only: bool, adds: bool
+    ) -> None:
+        self.operation, self.future, self.jobs, self.read_only, self.adds = operation, future, jobs, read_only, adds
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.step: Step | None = None
+
+
+class WaitingSteps:
+    """The steps that wait under one key. Each queue's are in a line of their own, and the lines are served in turn.
+
+    So a step of a quiet queue waits for one step of a flooded queue, and not for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[Hashable, deque[QueuedStep]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def add(self, step: QueuedStep, line: Hashable) -> None:
+        if line in self._lines:
+            self._lines[line].append(step)
+        else:
+            self._lines[line] = deque((step,))
+
+    def pop(self) -> list[QueuedStep]:
+        """The steps of the next transaction. A big step comes alone, so that the callers of others need not wait."""
+        steps, jobs = list[QueuedStep](), 0
+        while len(steps) < MAX_STEPS and jobs < STEP_JOBS:
+            names = (name for name, line in self._lines.items() if not steps or line[0].jobs < BIG_JOBS)
+            if (name := next(names, _NONE)) is _NONE:
+                break
+            line = self._lines.pop(name)
+            steps.append(line.popleft())
+            jobs += steps[-1].jobs
+            if line:
+                self._lines[name] = line  # the line goes to the end
+            if steps[-1].jobs >= BIG_JOBS:
+                break
+        return steps
+
+
+_NONE = object()
+
+
+class Failure(NamedTuple):
+    """Why a transaction was rolled back: the driver's error, or None if one of its steps failed."""
+
+    error: Exception | None
+    has_begun: bool = True
+    is_usable: bool = True
+    """Whether the connection can be used again."""
+    may_retry: bool = False
+
+
+class ConnectionThreads:
+    """Up to `size` threads, started as they are needed; `announce` is called in them with the steps of each commit.
+
+    Coroutines of one event loop call `run` and `close`. When a caller is cancelled, its step is skipped if it has not
+    begun; otherwise it takes effect and its result is dropped.
+    """
+
+    def __init__(self, name: str, link: DatabaseLink, *, size: int, announce: Callable[[Sequence[Step]], None]) -> None:
+        self._name, self._link, self._size, self._announce = name, link, size, announce
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._resting: list[SimpleQueue[None]] = []
+        """Threads that have nothing to do, each with its own bell; the last one to rest is the first to work.
+
+        So a few connections are used all the time, and they have their statements prepared.
+        """
+        self._waiting: dict[Hashable, WaitingSteps] = {}
+        self._turns: deque[Hashable] = deque()
+        self._busy: set[Hashable] = set()
+        self._threads: list[threading.Thread] = []
+        self._alive, self._all_ended = 0, asyncio.Event()
+        self._closing = False
+
+    async def run(
+        self,
+        operation: Callable[[Step], T],
+        *,
+        key: Hashable = None,
+        line: Hashable = None,
+        jobs: int = 1,
+        read_only: bool = False,
+        adds: bool = False,
+    ) -> T:
+        """Run a step that changes up to so many `jobs`. Steps with the same `key` run one after the other; those of
+        one `line` of a key in their order. One that `adds` jobs gets none of the room that is kept for the others.
+        """
+        if self._closing:
+            raise StoreUnavailable("the store is closed")
+        future: asyncio.Future[T] = self._loop.create_future()
+        step = QueuedStep(operation, future, jobs, read_only, adds)
+        if key is None:
+            key = step
+        with self._lock:
+            if key in self._waiting:
+                self._waiting[key].add(step, line)  # it comes behind a step that has its turn
+            else:
+                self._waiting[key] = waiting = WaitingSteps()
+                waiting.add(step, line)
+                if key not in self._busy:
+                    self._turns.append(key)
+                    self._wake_thread()
+        return await future
+
+    def _wake_thread(self) -> None:
+        if self._resting:
+            self._resting.pop().put(None)
+        elif len(self._threads) < self._size:
+            name = f"{self._name}-{len(self._threads)}" if self._size > 1 else self._name
+            self._threads.append(threading.Thread(target=self._main, name=name, daemon=True))
+            self._threads[-1].start()
+            self._alive += 1
+
+    def _thread_ended(self) -> None:
+        self._alive -= 1
+        if not self._alive:
+            self._all_ended.set()
+
+    async def close(self) -> None:
+        """Finish the steps that were asked for so far, then close the connections. Idempotent."""
+        with self._lock:
+            self._closing = True
+            while self._resting:
+                self._resting.pop().put(None)
+        if self._alive:
+            await self._all_ended.wait()
+        for thread in self._threads:
+            thread.join()
+
+    # --- in the threads
+
+    def _main(self) -> None:
+        session: Session | None = None
+        bell: SimpleQueue[None] = SimpleQueue()
+        while True:
+            with self._lock:
+                if self._turns:
+                    key = self._turns.popleft()
+                    self._busy.add(key)
+                    calls = self._pop(key)
+                elif self._closing:
+                    break
+                else:
+                    self._resting.append(bell)
+                    key = calls = None
+            if calls is None:
+                bell.get()
+                continue
+            try:
+                session = self._serve(session, calls, key)
+            except BaseException as error:
+                # This is a bug of ours: better an error than callers that wait for ever.
+                log.exception("store_thread_failed")
+                self._fail(StoreUnavailable(f"the store's thread has failed: {error!r}", unknown=True), calls)
+                session = self._let_go(session)
+            with self._lock:
+                self._busy.discard(key)
+                if key in self._waiting:
+                    self._turns.append(key)  # this thread takes it, or what was in front of it
+        self._let_go(session)
+        self._post(self._thread_ended)
+
+    def _pop(self, key: Hashable) -> list[QueuedStep]:
+        """The next steps of a key whose callers are still there; called with the lock."""
+        calls = [call for call in self._waiting[key].pop() if not call.future.cancelled()]
+        if not self._waiting[key]:
+            del self._waiting[key]
+        return calls
+
+    def _serve(self, session: Session | None, calls: list[QueuedStep], key: Hashable) -> Session | None:
+        """Run steps, and return the connection to go on with; None after it was lost."""
+        for attempt in range(1, MAX_TRIES + 1):
+            if not calls:
+                return session
+            try:
+                session = self._connected(session)
+            except (*self._link.errors, DuetimeError) as error:
+                self._fail(self._translated(error), calls)
+                return None
+            with session.in_use:
+                failure = self._try(session, calls, attempt)
+            if failure is None:
+                return session
+            if not failure.is_usable:
+                session = self._let_go(session)
+            if not calls or (failure.may_retry and attempt < MAX_TRIES):
+                continue
+            if not failure.has_begun:
+                # The callers that wait have waited just as long: another timeout would not help them.
+                calls += self._pop_all(key)
+            elif failure.error is None or (session is not None and len(calls) > 1):
+                return self._serve_apart(session, calls, key)
+            if failure.error is not None:
+                self._fail(self._link.translate(failure.error), calls)
+            break
+        return session
+
+    def _connected(self, session: Session | None) -> Session:
+        if session is not None and not self._link.is_outdated(session):
+            return session
+        self._let_go(session)
+        return self._link.connect()
+
+    def _try(self, session: Session, calls: list[QueuedStep], attempt: int) -> "Failure | None":
+        """Run steps in one transaction, and roll it back if it fails. None after a commit."""
+        has_begun = False
+        try:
+            session.begin(read_only=calls[0].read_only)
+            has_begun = True
+            return None if self._transact(session, calls) else Failure(None)
+        except self._link.errors as error:
+            if not self._clean(session, error):
+                # One reconnect is enough: steps that lose the new connection too would lose a third one as well.
+                return Failure(error, has_begun, is_usable=False, may_retry=attempt == 1)
+            may_retry = self._link.is_transient(error)
+            if len(calls) == 1 and not calls[0].adds and self._link.is_full(error):
+                may_retry = self._link.make_room(session, attempt)
+            return Failure(error, has_begun, may_retry=may_retry)
+
+    def _serve_apart(self, session: Session | None, calls: list[QueuedStep], key: Hashable) -> Session | None:
+        """One of these steps failed, and the transaction with it. Run each in its own, so that only that step fails."""
+        if len(calls) == 1:
+            self._resolve(calls)
+            return session
+        for call in calls:
+            session = self._serve(session, [call], key)
+        return session
+
+    def _transact(self, session: Session, calls: list[QueuedStep]) -> bool:
+        """Run steps in a transaction that has begun; False if it was rolled back because one of them failed.
+
+        Raises the driver's errors. Nothing has changed then, except after a commit whose outcome is unknown: its
+        callers get an error that says so, and `calls` is empty.
+        """
+        try:
+            for call in calls:
+                step = call.step = self._link.step(session)
+                step.is_alone = len(calls) == 1
+                try:
+                    call.result, call.error = call.operation(step), None
+                except (*self._link.errors, NotCommitted):
+                    raise
+                except Exception as error:
+                    call.error = self._translated(error)
+                    if step.has_written:
+                        session.rollback()
+                        return False
+            steps = [call.step for call in calls if call.step is not None and call.error is None]
+            self._link.before_commit(session, steps)
+            session.commit()
+        except NotCommitted as refused:
+            raise refused.__cause__ or refused from None
+        except self._link.errors as error:
+            if not session.is_committing or self._link.is_rolled_back(error):
+                raise
+            self._fail(self._link.translate(error, committing=True), [*calls])
+            calls.clear()
+            raise
+        self._resolve(calls)
+        if steps:
+            self._announce(steps)
+        return True
+
+    def _translated(self, error: Exception) -> Exception:
+        """The error that a caller gets: no error of the driver leaves the store."""
+        if isinstance(error, self._link.errors):
+            return self._link.translate(error)
+        if isinstance(error, msgspec.DecodeError):
+            return StoreDamaged(f"the database holds what Duetime did not write: {error}")
+        return error
+
+    def _clean(self, session: Session, error: Exception) -> bool:
+        """Roll back after an error; False if the connection must not be used again."""
+        try:
+            session.rollback()
+        except self._link.errors:
+            return False
+        if self._link.is_read_only(error) and session.opened_at < monotonic() - REDIAL_S:
+            self._link.failed_over_at = monotonic()
+            return False
+        return not session.is_lost
+
+    def _let_go(self, session: Session | None) -> None:
+        if session is not None:
+            with suppress(*self._link.errors):
+                session.close()
+
+    def _pop_all(self, key: Hashable) -> list[QueuedStep]:
+        found = list[QueuedStep]()
+        with self._lock:
+            while key in self._waiting:
+                found += self._pop(key)
+        return found
+
+    def _fail(self, error: Exception, calls: Sequence[QueuedStep]) -> None:
+        for call in calls:
+            call.error = error
+        self._resolve(calls)
+
+    def _resolve(self, calls: Sequence[QueuedStep]) -> None:
+        self._post(_resolve_all, calls)
+
+    def _post(self, callback: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed, so that nobody waits for anything
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _resolve_all(calls: Sequence[QueuedStep]) -> None:
+    """Called in the callers' loop. A caller that was cancelled gets no result."""
+    for call in calls:
+        if call.future.done():
+            continue
+        if call.error is None:
+            call.future.set_result(call.result)
+        else:
+            call.future.set_exception(call.error)
