@@ -399,7 +399,7 @@ async def test_who_listens_hears_again_after_the_session_was_ended(
 async def test_an_announcement_that_is_committed_late_is_heard(
     store: MysqlStore, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duetime.stores.mysql.wake.PATIENCE_S", 60)
+    monkeypatch.setattr("duetime.stores.mysql.store.PATIENCE_S", 60)
     other = await MysqlStore.open(mysql_server.url)
     wakes = aiter(store.wakeups())
     assert await anext(wakes) == Wake()
@@ -420,8 +420,8 @@ async def test_an_announcement_that_is_committed_late_is_heard(
 async def test_old_announcements_are_deleted(
     store: MysqlStore, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duetime.stores.mysql.wake.KEPT", 5)
-    monkeypatch.setattr("duetime.stores.mysql.wake.SWEEP", 1)
+    monkeypatch.setattr("duetime.stores.mysql.store.KEPT", 5)
+    monkeypatch.setattr("duetime.stores.mysql.store.SWEEP", 1)
     last = 0
     for number in range(8):
         await push(store, "a", queue=Queue("shop", str(number)))

@@ -9,11 +9,11 @@ import pytest
 
 from duetime.engine import Engine
 from duetime.model.names import Queue
-from duetime.stores.mysql import wake as wake_module
+from duetime.stores.mysql import store as wake_module
 from duetime.stores.mysql.store import MysqlWakeHub
 from duetime.stores.open import open_store
 from duetime.stores.sql import wake as sql_wake
-from duetime.stores.sql.announcements import Announcement
+from duetime.stores.sql.wake import Announcement
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.until import until
 

@@ -19,9 +19,8 @@ from duetime.stores.base import Push, Pushed, Wake
 from duetime.stores.sql.threads import BIG_JOBS, ConnectionThreads
 from duetime.stores.sqlite.connection import WriteLock, connect, prepare_file, retry_while_busy
 from duetime.stores.sqlite.disk import BackgroundThread, DiskReserve
-from duetime.stores.sqlite.session import SqliteLink
 from duetime.stores.sqlite.step import SqliteStep
-from duetime.stores.sqlite.store import SqliteStore
+from duetime.stores.sqlite.store import SqliteLink, SqliteStore
 
 QUEUE = Queue("shop", "mail")
 
@@ -139,9 +138,8 @@ async def test_a_commit_that_fails_is_everyones_error_and_its_outcome_unknown(
         write_lock=write_lock,
         disk=DiskReserve(tmp_path / "jobs.db", 0, BackgroundThread()),
         lock_timeout_s=1,
-        announce=heard.append,
     )
-    writer = ConnectionThreads("writer", link, size=1, announce=link.after_commit)
+    writer = ConnectionThreads("writer", link, size=1, announce=heard.append)
     await writer.run(lambda step: None)
     made[0].broken = True
 

@@ -56,7 +56,7 @@ def make_log(path: Path, length: int) -> None:
 
 def look(reserve: DiskReserve) -> bool:
     """Whether a push that looks at the disk may go on at once."""
-    reserve.forget_looks()
+    reserve.check_next_push()
     return reserve.has_room()
 
 
@@ -64,15 +64,15 @@ class Gate:
     """Holds the thread that writes ahead before each block, until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.is_reached, self._is_open, draw = threading.Event(), threading.Event(), disk.turned
+        self.is_reached, self._is_open, draw = threading.Event(), threading.Event(), disk.rotated
 
-        def wait_and_turn(noise: bytes) -> bytes:
+        def wait_and_turn(block: bytes) -> bytes:
             if threading.current_thread() is not threading.main_thread():
                 self.is_reached.set()
                 assert self._is_open.wait(60)
-            return draw(noise)
+            return draw(block)
 
-        monkeypatch.setattr(disk, "turned", wait_and_turn)
+        monkeypatch.setattr(disk, "rotated", wait_and_turn)
 
     def open(self) -> None:
         self._is_open.set()

@@ -112,8 +112,7 @@ def _request(queue: str, jobs: Iterable[Body | NewJob], options: PushInOptions) 
     check_jobs(made, max_body=MAX_BODY)
     now = _clock.now_ms()
     for job in made:
-        due_at = now + job.delay_ms if job.due_at is None else job.due_at
-        if job.ttl_ms and due_at > now + job.ttl_ms:
+        if job.ttl_ms and job.due(now) > now + job.ttl_ms:
             raise ExpiresBeforeDue.of(job.id)
         if job.born or job.attempt:
             raise InvalidRequest(f"{job.id!r} comes with a born or an attempt, which a store gives")

@@ -118,6 +118,10 @@ class NewJob(Struct, frozen=True, gc=False):
     born: int = 0
     attempt: int = 0
 
+    def due(self, now: int) -> int:
+        """When the job is due if it is pushed at `now`."""
+        return now + self.delay_ms if self.due_at is None else self.due_at
+
 
 class Lease(Struct, frozen=True, gc=False):
     """A consumer's hold on a job. Verbs on a lease work only while all four fields match: this is the fence."""

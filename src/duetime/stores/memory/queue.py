@@ -287,7 +287,7 @@ def refusal(stored: MemoryQueue, request: Push, rules: QueueRules, now: int) -> 
             return TopicOffline.of_queue()
         if rules.max_body and len(job.body) > rules.max_body:
             return BodyTooLarge.of(job.id, len(job.body), rules.max_body)
-        if job.ttl_ms and _due(job, now) > now + job.ttl_ms:
+        if job.ttl_ms and job.due(now) > now + job.ttl_ms:
             return ExpiresBeforeDue.of(job.id)
         old = stored.jobs.get(job.id)
         there = job.id in seen or (old is not None and not old.expired(now))
@@ -299,10 +299,6 @@ def refusal(stored: MemoryQueue, request: Push, rules: QueueRules, now: int) -> 
                 return QueueFull.of(rules.max_jobs)
         seen.add(job.id)
     return None
-
-
-def _due(job: NewJob, now: int) -> int:
-    return now + job.delay_ms if job.due_at is None else job.due_at
 
 
 def add(stored: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Moved:
@@ -330,7 +326,7 @@ def add(stored: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Move
         attempt=new.attempt,
     )
     stored.used_at = max(stored.used_at, born)
-    stored.wait(job, _due(new, now))
+    stored.wait(job, new.due(now))
     event = Event.REPLACED if old and not expired else Event.ACCEPTED
     return Moved(event, job.id, born, job.attempt, job.due_at, reason="expired" if expired else "", was=was)
 

@@ -14,10 +14,9 @@ from duetime.model.errors import DuetimeError
 from duetime.stores.base import StoreInfo, Wake
 from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connection
 from duetime.stores.mysql.session import MysqlSession, NewsSession
-from duetime.stores.sql.announcements import POLL_S, Announcement, AnnouncingHub, encode_announcement
 from duetime.stores.sql.server_store import ServerStore
 from duetime.stores.sql.step import Step
-from duetime.stores.sql.threads import Session
+from duetime.stores.sql.wake import POLL_S, Announcement, AnnouncingHub, encode_announcement
 
 log = logging.getLogger("duetime.mysql")
 
@@ -31,14 +30,19 @@ PATIENCE_S = 2.0
 
 
 class NewsLink(MysqlLink):
-    """Follows a failover that `main`, the link of the store's steps, has met: reading news works on a replica, too."""
+    """Shares its failovers with `main`, the link of the store's steps: reading news works on a replica, too."""
 
     def __init__(self, address: MysqlAddress, main: MysqlLink) -> None:
         super().__init__(address, None)
         self._main = main
 
-    def is_outdated(self, session: Session) -> bool:
-        return super().is_outdated(session) or self._main.is_outdated(session)
+    @property
+    def failed_over_at(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._main.failed_over_at
+
+    @failed_over_at.setter
+    def failed_over_at(self, at: float) -> None:
+        self._main.failed_over_at = at
 
     def connect(self) -> MysqlSession:
         return NewsSession(open_connection(self._address), self._queries)

@@ -24,7 +24,7 @@ from duetime.stores.direct import UNUSUAL_S, Done, UnusualQueues
 from duetime.stores.postgres.connection import PostgresLink, translate
 from duetime.stores.postgres.session import Encoded
 from duetime.stores.postgres.single_statement import PUSH_ONE, is_usual_push, one_job_values, read_pushed_one
-from duetime.stores.sql.announcements import AnnouncingHub
+from duetime.stores.sql.wake import AnnouncingHub
 
 log = logging.getLogger("duetime.postgres")
 

@@ -117,13 +117,13 @@ def _read_pushed(queue: Queue, requests: Sequence[Push], row: Sequence[Any]) -> 
     return pushed, [Wake(queue, due_at)] if is_earliest else []
 
 
+def _accepted(job: NewJob, now: int) -> Moved:
+    return Moved(Event.ACCEPTED, job.id, now, job.attempt, job.due(now))
+
+
 def _is_usual(job: NewJob) -> bool:
     """Whether the job's own times are no reason to refuse it, and the store gives it its born."""
     return not job.born and (not job.ttl_ms or (job.due_at is None and job.delay_ms <= job.ttl_ms))
-
-
-def _accepted(job: NewJob, now: int) -> Moved:
-    return Moved(Event.ACCEPTED, job.id, now, job.attempt, now + job.delay_ms if job.due_at is None else job.due_at)
 
 
 def reserve(step: ServerStep, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:

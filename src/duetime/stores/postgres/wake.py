@@ -15,8 +15,8 @@ from psycopg import sql
 
 from duetime.stores.base import Wake
 from duetime.stores.postgres.connection import PostgresAddress, PostgresLink, translate
-from duetime.stores.sql.announcements import POLL_S, Announcement, AnnouncingHub, encode_announcement
 from duetime.stores.sql.step import Step
+from duetime.stores.sql.wake import POLL_S, Announcement, AnnouncingHub, encode_announcement
 
 log = logging.getLogger("duetime.postgres")
 

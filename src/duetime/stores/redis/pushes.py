@@ -182,10 +182,7 @@ def _read_pushed(request: Push, answer: Any, now: int) -> Pushed | DuetimeError:
 
 def _accepted(request: Push, born: int, now: int) -> list[Moved]:
     """The answer for a request of which all jobs were accepted with this born, at this time."""
-    return [
-        Moved(Event.ACCEPTED, job.id, born, 0, now + job.delay_ms if job.due_at is None else job.due_at)
-        for job in request.jobs
-    ]
+    return [Moved(Event.ACCEPTED, job.id, born, 0, job.due(now)) for job in request.jobs]
 
 
 def read_put_back(jobs: Sequence[NewJob], answer: Any) -> list[Pushed | DuetimeError]:
@@ -195,8 +192,7 @@ def read_put_back(jobs: Sequence[NewJob], answer: Any) -> list[Pushed | DuetimeE
     for job, one in zip(jobs, answers or [b""] * len(jobs), strict=True):
         kind, packed = one[:1], one[1:]
         if kind in (b"", b"k", b"r"):
-            due_at = now + job.delay_ms if job.due_at is None else job.due_at
-            as_given = Moved(Event.ACCEPTED, job.id, job.born, job.attempt, due_at)
+            as_given = Moved(Event.ACCEPTED, job.id, job.born, job.attempt, job.due(now))
             found.append(Pushed([read_moved(job.id, packed) if packed else as_given], now, repeated=kind == b"r"))
         else:
             found.append(read_refusal(jobs, None, one.decode()))

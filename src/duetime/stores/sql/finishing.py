@@ -30,7 +30,7 @@ def finish(step: Step, queue: Queue, finishes: Sequence[Finish]) -> list[Finishe
             step.execute("delete_jobs", queue=queue_row.id, ids=[one.lease.id for one in done])
         if plan.removed:
             step.execute("delete_jobs", queue=queue_row.id, ids=list(plan.removed))
-        step.insert_jobs(plan.inserted)
+        step.insert_jobs(list(plan.inserted.values()))
         joins.write()
         _keep_results(step, queue, [one for one in done if one.keeps_result])
         if not queue_row.paused:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, field
 
-from duetime.model.job import Job, NewJob, Priority, State
+from duetime.model.job import Job, Priority, State
 from duetime.model.names import Queue
 from duetime.stores.base import IDLE_MS, QueueRules, RulesChange
 
@@ -177,22 +177,6 @@ Payload = tuple[bytes, str | None]
 def payloads_by_id(answer: str) -> dict[str, Payload]:
     """The answer of `get_payloads`, by id."""
     return {job_id: (bytes.fromhex(body), attributes) for job_id, body, attributes in _hex_payloads(answer)}
-
-
-def insert_values(queue_id: int, job: JobRow, new: NewJob) -> tuple[object, ...]:
-    """The parameters of `insert_job`."""
-    return (
-        queue_id,
-        job.id,
-        job.born,
-        job.priority,
-        job.due_at,
-        job.expires_at,
-        job.tries,
-        job.attempt,
-        as_json(new.attributes) if new.attributes else None,
-        new.body,
-    )
 
 
 def attributes(stored: str | None) -> Mapping[str, str]:

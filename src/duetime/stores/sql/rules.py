@@ -44,8 +44,8 @@ from duetime.stores.sql.rows import (
     Payload,
     QueueRow,
     ReadyRow,
+    as_json,
     attributes,
-    insert_values,
 )
 
 
@@ -209,9 +209,9 @@ class PushPlan:
     """Decides the requests of one push call, one after the other; each sees what the ones before it did.
 
     `jobs` are the stored jobs with the ids of the call. The caller deletes `removed` from the store before it writes
-    `inserted`. Without `capped` no limits hold: the jobs were accepted before. `largest` is the largest
-    body that the database takes, 0 for no limit. `follow`: the jobs follow finished ones, so that `max_jobs` and
-    `offline` do not hold.
+    `inserted`, the parameters of `insert_job` by id. Without `capped` no limits hold: the jobs were accepted before.
+    `largest` is the largest body that the database takes, 0 for no limit. `follow`: the jobs follow finished ones, so
+    that `max_jobs` and `offline` do not hold.
     """
 
     def __init__(
@@ -231,21 +231,9 @@ class PushPlan:
         if follow:
             self._max_jobs = self._offline = 0
         self._stored = frozenset(jobs)
-        self._inserted: dict[str, tuple[object, ...]] = {}
+        self.inserted: dict[str, tuple[object, ...]] = {}
+        self.removed: set[str] = set()
         self.earliest: int | None = None
-
-    @property
-    def inserted(self) -> Sequence[tuple[object, ...]]:
-        return list(self._inserted.values())
-
-    @property
-    def removed(self) -> Sequence[str]:
-        return [job_id for job_id in self._stored if job_id in self._inserted]
-
-    def decide(self, request: Push) -> Pushed | DuetimeError:
-        if refusal := self.refusal(request):
-            return refusal
-        return self.accept(request)
 
     def accept(self, request: Push) -> Pushed:
         """Carry out a request that nothing speaks against."""
@@ -261,7 +249,7 @@ class PushPlan:
                 return TopicOffline.of_queue()
             if max_body and len(new.body) > max_body:
                 return BodyTooLarge.of(new.id, len(new.body), max_body)
-            if new.ttl_ms and _due(new, now) > now + new.ttl_ms:
+            if new.ttl_ms and new.due(now) > now + new.ttl_ms:
                 return ExpiresBeforeDue.of(new.id)
             old = self._jobs.get(new.id)
             if request.if_exists is IfExists.ERROR and (new.id in seen or (old and not old.expired(now))):
@@ -282,6 +270,8 @@ class PushPlan:
             due_at = old.due_at if old.place == WAITING else 0
             return Moved(Event.KEPT, old.id, old.born, old.attempt, due_at, reason=PLACE_NAMES[old.place])
         end(self._queue_row, old)
+        if new.id in self._stored:
+            self.removed.add(new.id)
         if expired:
             self._queue_row.expired += 1
             self._queue_row.count("expired")
@@ -290,7 +280,7 @@ class PushPlan:
 
     def _accept(self, new: NewJob, event: Event, *, reason: str = "", was: int = 0) -> Moved:
         queue_row, now = self._queue_row, self._now
-        born, due_at = new.born or queue_row.next_born(now, was), _due(new, now)
+        born, due_at = new.born or queue_row.next_born(now, was), new.due(now)
         expires_at = now + new.ttl_ms if new.ttl_ms else 0
         job = JobRow(new.id, born, WAITING, int(new.priority), due_at, expires_at, new.tries, 0, new.attempt)
         queue_row.jobs += 1
@@ -301,12 +291,10 @@ class PushPlan:
         if self.earliest is None or due_at < self.earliest:
             self.earliest = due_at
         self._jobs[new.id] = job
-        self._inserted[new.id] = insert_values(queue_row.id, job, new)
+        packed = as_json(new.attributes) if new.attributes else None
+        what = (queue_row.id, new.id, born, job.priority, due_at, expires_at, new.tries, new.attempt)
+        self.inserted[new.id] = (*what, packed, new.body)
         return Moved(event, new.id, born, new.attempt, due_at, reason, was)
-
-
-def _due(new: NewJob, now: int) -> int:
-    return now + new.delay_ms if new.due_at is None else new.due_at
 
 
 # --- reserve

@@ -14,13 +14,13 @@ from duetime.model.job import Moved
 from duetime.model.names import Queue
 from duetime.stores.base import Reaped
 from duetime.stores.sql import verbs
-from duetime.stores.sql.announcements import AnnouncingHub
 from duetime.stores.sql.locked_queues import LockedQueues, QueueRound
 from duetime.stores.sql.outbox import OutboxImporter, rows_set_aside
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
 from duetime.stores.sql.threads import ConnectionThreads, DatabaseLink
+from duetime.stores.sql.wake import AnnouncingHub
 
 log = logging.getLogger("duetime.stores")
 

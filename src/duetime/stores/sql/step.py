@@ -159,7 +159,7 @@ class Step(ABC):
 
     @abstractmethod
     def insert_jobs(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """`rows` come from `rows.insert_values`."""
+        """`rows` come from `PushPlan.inserted`."""
 
     @abstractmethod
     def move_jobs(self, queue_row: QueueRow, jobs: Sequence[JobRow]) -> None:

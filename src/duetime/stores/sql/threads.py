@@ -103,9 +103,6 @@ class DatabaseLink(ABC):
         """Returns whether the server accepts no writes from anybody."""
         return False
 
-    def is_outdated(self, session: Session) -> bool:
-        return session.opened_at < self.failed_over_at
-
     def is_full(self, error: Exception) -> bool:
         """Returns whether only room is missing, and `make_room` may help."""
         return False
@@ -114,9 +111,9 @@ class DatabaseLink(ABC):
         """Called after a step that adds no jobs found no room; `attempt` counts from 1. Returns whether to retry."""
         return False
 
-    def before_commit(self, session: Any, steps: Sequence[Step]) -> None:
-        """Called as the last thing inside a transaction."""
-        return
+    def before_commit(self, session: Any, steps: Sequence[Step]) -> Any:
+        """Called as the last thing inside a transaction. Returns what is announced after the commit, or None."""
+        return steps or None
 
 
 class QueuedStep:
@@ -133,42 +130,7 @@ class QueuedStep:
         self.step: Step | None = None
 
 
-class WaitingSteps:
-    """The steps that wait under one key. Each queue's are in a line of their own, and the lines are served in turn.
-
-    So a step of a quiet queue waits for one step of a flooded queue, and not for all of them.
-    """
-
-    def __init__(self) -> None:
-        self._lines: dict[Hashable, deque[QueuedStep]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._lines)
-
-    def add(self, step: QueuedStep, line: Hashable) -> None:
-        if line in self._lines:
-            self._lines[line].append(step)
-        else:
-            self._lines[line] = deque((step,))
-
-    def pop(self) -> list[QueuedStep]:
-        """The steps of the next transaction. A big step comes alone, so that the callers of others need not wait."""
-        steps, jobs = list[QueuedStep](), 0
-        while len(steps) < MAX_STEPS and jobs < STEP_JOBS:
-            names = (name for name, line in self._lines.items() if not steps or line[0].jobs < BIG_JOBS)
-            if (name := next(names, _NONE)) is _NONE:
-                break
-            line = self._lines.pop(name)
-            steps.append(line.popleft())
-            jobs += steps[-1].jobs
-            if line:
-                self._lines[name] = line  # the line goes to the end
-            if steps[-1].jobs >= BIG_JOBS:
-                break
-        return steps
-
-
-_NONE = object()
+_NO_LINE = object()
 
 
 class Failure(NamedTuple):
@@ -182,13 +144,14 @@ class Failure(NamedTuple):
 
 
 class ConnectionThreads:
-    """Up to `size` threads, started as they are needed; `announce` is called in them with the steps of each commit.
+    """Up to `size` threads, started as they are needed. `announce` is called in them after a commit, with what
+    `DatabaseLink.before_commit` returned.
 
     Coroutines of one event loop call `run` and `close`. When a caller is cancelled, its step is skipped if it has not
     begun; otherwise it takes effect and its result is dropped.
     """
 
-    def __init__(self, name: str, link: DatabaseLink, *, size: int, announce: Callable[[Sequence[Step]], None]) -> None:
+    def __init__(self, name: str, link: DatabaseLink, *, size: int, announce: Callable[[Any], None]) -> None:
         self._name, self._link, self._size, self._announce = name, link, size, announce
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -197,7 +160,8 @@ class ConnectionThreads:
 
         So a few connections are used all the time, and they have their statements prepared.
         """
-        self._waiting: dict[Hashable, WaitingSteps] = {}
+        self._waiting: dict[Hashable, dict[Hashable, deque[QueuedStep]]] = {}
+        """The steps that wait, by key and line."""
         self._turns: deque[Hashable] = deque()
         self._busy: set[Hashable] = set()
         self._threads: list[threading.Thread] = []
@@ -224,24 +188,17 @@ class ConnectionThreads:
         if key is None:
             key = step
         with self._lock:
-            if key in self._waiting:
-                self._waiting[key].add(step, line)  # it comes behind a step that has its turn
-            else:
-                self._waiting[key] = waiting = WaitingSteps()
-                waiting.add(step, line)
-                if key not in self._busy:
-                    self._turns.append(key)
-                    self._wake_thread()
+            if key not in self._waiting and key not in self._busy:
+                self._turns.append(key)
+                if self._resting:
+                    self._resting.pop().put(None)
+                elif len(self._threads) < self._size:
+                    name = f"{self._name}-{len(self._threads)}" if self._size > 1 else self._name
+                    self._threads.append(threading.Thread(target=self._main, name=name, daemon=True))
+                    self._threads[-1].start()
+                    self._alive += 1
+            self._waiting.setdefault(key, {}).setdefault(line, deque()).append(step)
         return await future
-
-    def _wake_thread(self) -> None:
-        if self._resting:
-            self._resting.pop().put(None)
-        elif len(self._threads) < self._size:
-            name = f"{self._name}-{len(self._threads)}" if self._size > 1 else self._name
-            self._threads.append(threading.Thread(target=self._main, name=name, daemon=True))
-            self._threads[-1].start()
-            self._alive += 1
 
     def _thread_ended(self) -> None:
         self._alive -= 1
@@ -293,11 +250,25 @@ class ConnectionThreads:
         self._post(self._thread_ended)
 
     def _pop(self, key: Hashable) -> list[QueuedStep]:
-        """The next steps of a key whose callers are still there; called with the lock."""
-        calls = [call for call in self._waiting[key].pop() if not call.future.cancelled()]
-        if not self._waiting[key]:
+        """The steps of a key's next transaction, called with the lock. A big step comes alone, so that the callers of
+        others need not wait for it.
+
+        The lines of a key are served in turn: a step of a quiet queue waits for one step of a flooded queue, and not
+        for all of them.
+        """
+        lines, steps, jobs = self._waiting[key], list[QueuedStep](), 0
+        while lines and len(steps) < MAX_STEPS and jobs < STEP_JOBS:
+            name = next((name for name, line in lines.items() if not steps or line[0].jobs < BIG_JOBS), _NO_LINE)
+            if name is _NO_LINE:
+                break
+            line = lines.pop(name)
+            steps.append(line.popleft())
+            if line:
+                lines[name] = line  # the line goes to the end
+            jobs += steps[-1].jobs if steps[-1].jobs < BIG_JOBS else STEP_JOBS
+        if not lines:
             del self._waiting[key]
-        return calls
+        return [step for step in steps if not step.future.cancelled()]
 
     def _serve(self, session: Session | None, calls: list[QueuedStep], key: Hashable) -> Session | None:
         """Run steps, and return the connection to go on with; None after it was lost."""
@@ -320,51 +291,27 @@ class ConnectionThreads:
             if not failure.has_begun:
                 # The callers that wait have waited just as long: another timeout would not help them.
                 calls += self._pop_all(key)
-            elif failure.error is None or (session is not None and len(calls) > 1):
-                return self._serve_apart(session, calls, key)
-            if failure.error is not None:
-                self._fail(self._link.translate(failure.error), calls)
-            break
+            elif len(calls) > 1 and session is not None:
+                # Run each step in its own transaction, so that only those fail that are the reason.
+                for call in calls:
+                    session = self._serve(session, [call], key)
+                return session
+            self._fail(failure.error and self._link.translate(failure.error), calls)
+            return session
         return session
 
     def _connected(self, session: Session | None) -> Session:
-        if session is not None and not self._link.is_outdated(session):
+        if session is not None and session.opened_at >= self._link.failed_over_at:
             return session
         self._let_go(session)
         return self._link.connect()
 
-    def _try(self, session: Session, calls: list[QueuedStep], attempt: int) -> "Failure | None":
-        """Run steps in one transaction, and roll it back if it fails. None after a commit."""
+    def _try(self, session: Session, calls: list[QueuedStep], attempt: int) -> Failure | None:
+        """Run steps in one transaction, and roll it back if it fails. Returns None after a commit."""
         has_begun = False
         try:
             session.begin(read_only=calls[0].read_only)
             has_begun = True
-            return None if self._transact(session, calls) else Failure(None)
-        except self._link.errors as error:
-            if not self._clean(session, error):
-                # One reconnect is enough: steps that lose the new connection too would lose a third one as well.
-                return Failure(error, has_begun, is_usable=False, may_retry=attempt == 1)
-            may_retry = self._link.is_transient(error)
-            if len(calls) == 1 and not calls[0].adds and self._link.is_full(error):
-                may_retry = self._link.make_room(session, attempt)
-            return Failure(error, has_begun, may_retry=may_retry)
-
-    def _serve_apart(self, session: Session | None, calls: list[QueuedStep], key: Hashable) -> Session | None:
-        """One of these steps failed, and the transaction with it. Run each in its own, so that only that step fails."""
-        if len(calls) == 1:
-            self._resolve(calls)
-            return session
-        for call in calls:
-            session = self._serve(session, [call], key)
-        return session
-
-    def _transact(self, session: Session, calls: list[QueuedStep]) -> bool:
-        """Run steps in a transaction that has begun; False if it was rolled back because one of them failed.
-
-        Raises the driver's errors. Nothing has changed then, except after a commit whose outcome is unknown: its
-        callers get an error that says so, and `calls` is empty.
-        """
-        try:
             for call in calls:
                 step = call.step = self._link.step(session)
                 step.is_alone = len(calls) == 1
@@ -376,22 +323,33 @@ class ConnectionThreads:
                     call.error = self._translated(error)
                     if step.has_written:
                         session.rollback()
-                        return False
+                        return Failure(None)
             steps = [call.step for call in calls if call.step is not None and call.error is None]
-            self._link.before_commit(session, steps)
+            announcement = self._link.before_commit(session, steps)
             session.commit()
-        except NotCommitted as refused:
-            raise refused.__cause__ or refused from None
-        except self._link.errors as error:
-            if not session.is_committing or self._link.is_rolled_back(error):
-                raise
+        except (*self._link.errors, NotCommitted) as error:
+            return self._failed(session, calls, error, attempt, has_begun=has_begun)
+        self._post(_resolve_all, calls)
+        if announcement is not None:
+            self._announce(announcement)
+        return None
+
+    def _failed(
+        self, session: Session, calls: list[QueuedStep], error: Exception, attempt: int, *, has_begun: bool
+    ) -> Failure:
+        """Roll back. Callers of a commit whose outcome is unknown get an error that says so, and `calls` is empty."""
+        if isinstance(error, NotCommitted):
+            error = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        elif session.is_committing and not self._link.is_rolled_back(error):
             self._fail(self._link.translate(error, committing=True), [*calls])
             calls.clear()
-            raise
-        self._resolve(calls)
-        if steps:
-            self._announce(steps)
-        return True
+        if not self._clean(session, error):
+            # One reconnect is enough: steps that lose the new connection too would lose a third one as well.
+            return Failure(error, has_begun, is_usable=False, may_retry=attempt == 1)
+        may_retry = self._link.is_transient(error)
+        if len(calls) == 1 and not calls[0].adds and self._link.is_full(error):
+            may_retry = self._link.make_room(session, attempt)
+        return Failure(error, has_begun, may_retry=may_retry)
 
     def _translated(self, error: Exception) -> Exception:
         """The error that a caller gets: no error of the driver leaves the store."""
@@ -424,12 +382,10 @@ class ConnectionThreads:
                 found += self._pop(key)
         return found
 
-    def _fail(self, error: Exception, calls: Sequence[QueuedStep]) -> None:
+    def _fail(self, error: Exception | None, calls: Sequence[QueuedStep]) -> None:
+        """Answer callers with an error; None for callers whose steps have an error of their own."""
         for call in calls:
-            call.error = error
-        self._resolve(calls)
-
-    def _resolve(self, calls: Sequence[QueuedStep]) -> None:
+            call.error = error or call.error
         self._post(_resolve_all, calls)
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:

@@ -22,7 +22,7 @@ from duetime.model.job import (
     State,
 )
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange, Withdrawal
+from duetime.stores.base import Ask, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange, Withdrawal
 from duetime.stores.sql import rules
 from duetime.stores.sql.rows import DEAD, GONE, WAITING, JobRow, Payload, QueueRow
 from duetime.stores.sql.step import (
@@ -66,7 +66,7 @@ def push(step: Step, queue: Queue, requests: Sequence[Push], *, capped: bool = T
         answers = [_push_once(step, queue, plan, request, marks) for request in requests]
         if plan.removed:
             step.execute("delete_jobs", queue=queue_row.id, ids=list(plan.removed))
-        step.insert_jobs(plan.inserted)
+        step.insert_jobs(list(plan.inserted.values()))
         if not queue_row.paused:
             announce(step, queue, head, plan.earliest)
     return answers
@@ -76,29 +76,20 @@ def _push_once(
     step: Step, queue: Queue, plan: rules.PushPlan, request: Push, marks: dict[str, StoredMark]
 ) -> Pushed | DuetimeError:
     if (mark := request.mark) is None:
-        return plan.decide(request)
+        return plan.refusal(request) or plan.accept(request)
     if mark.name in marks:
         digest, answer = marks[mark.name]
         if digest != mark.digest:
             return MarkMismatch.of(mark.name)
         return msgspec.structs.replace(_decode_answer(answer), now=step.now, repeated=True)
-    decided = plan.decide(request)
-    if isinstance(decided, Pushed):
-        marks[mark.name] = mark.digest, _encode_answer(decided)
-        _set_mark(step, queue, mark, marks[mark.name][1])
-    return decided
-
-
-def _set_mark(step: Step, queue: Queue, mark: Mark, answer: bytes) -> None:
-    step.execute(
-        "set_mark",
-        namespace=queue.namespace,
-        queue=queue.name,
-        name=mark.name,
-        digest=mark.digest,
-        expires_at=step.now + mark.life_ms,
-        answer=answer,
-    )
+    if refusal := plan.refusal(request):
+        return refusal
+    pushed = plan.accept(request)
+    answer = _encode_answer(pushed)
+    marks[mark.name] = mark.digest, answer
+    names = {"namespace": queue.namespace, "queue": queue.name, "name": mark.name}
+    step.execute("set_mark", **names, digest=mark.digest, expires_at=step.now + mark.life_ms, answer=answer)
+    return pushed
 
 
 # --- reserve and ack

@@ -9,8 +9,9 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +28,7 @@ READER_CACHE_KIB = 8_192
 connection, so a large one is of no use to it."""
 
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 0.1, 1.0
-"""Between two attempts to get the lock of a file. With long ones newcomers are served first."""
+"""Between two attempts to get the lock of a file. With longer ones, newcomers would be served first."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _UNAVAILABLE = (
     sqlite3.SQLITE_CANTOPEN,
@@ -131,12 +132,10 @@ def is_unknown(error: sqlite3.Error) -> bool:
     return primary_code(error) == sqlite3.SQLITE_IOERR and not lacks_room(error)
 
 
-def _retry_pauses_s() -> Iterator[float]:
-    """Short at first, because most transactions are short; a file that stays locked is asked less often."""
-    pause_ms = _FIRST_PAUSE_MS
-    while True:
-        yield pause_ms * (0.5 + chance()) / 1000
-        pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
+def _pause(pause_ms: float) -> float:
+    """Sleep about so long, and return the next pause. They are short at first, because most transactions are short."""
+    time.sleep(pause_ms * (0.5 + chance()) / 1000)
+    return min(2 * pause_ms, _LONGEST_PAUSE_MS)
 
 
 def retry_while_busy(attempt: Callable[[], T], deadline: float) -> T:
@@ -144,14 +143,14 @@ def retry_while_busy(attempt: Callable[[], T], deadline: float) -> T:
 
     SQLite's own busy handler sleeps up to 100 ms at a time, far longer than a due job should wait.
     """
-    pauses_s = _retry_pauses_s()
+    pause_ms = _FIRST_PAUSE_MS
     while True:
         try:
             return attempt()
         except sqlite3.OperationalError as error:
             if primary_code(error) not in _BUSY or time.monotonic() >= deadline:
                 raise
-        time.sleep(next(pauses_s))
+        pause_ms = _pause(pause_ms)
 
 
 class WriteLock:
@@ -168,9 +167,19 @@ class WriteLock:
 
     def begin(self, connection: sqlite3.Connection, deadline: float) -> None:
         """Start a writing transaction; sqlite3.OperationalError (busy) if that takes longer than the deadline."""
-        self._lock(deadline)
+        pause_ms = _FIRST_PAUSE_MS
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                # The process that holds it may be stopped, or be this one, if a handler of a signal came in the middle
+                # of a test and calls the store. SQLite's own lock still decides.
+                if self._is_tested or time.monotonic() >= deadline:
+                    break
+            pause_ms = _pause(pause_ms)
         try:
-            retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), deadline)
+            retry_while_busy(partial(connection.execute, "BEGIN IMMEDIATE"), deadline)
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -185,18 +194,6 @@ class WriteLock:
         finally:
             fcntl.flock(self._test_file, fcntl.LOCK_UN)
             self._is_tested = False
-
-    def _lock(self, deadline: float) -> None:
-        pauses_s = _retry_pauses_s()
-        while True:
-            try:
-                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                # The process that holds it may be stopped, or be this one, if a handler of a signal came in the middle
-                # of a test and calls the store. SQLite's own lock still decides.
-                if self._is_tested or time.monotonic() >= deadline:
-                    return None
-            time.sleep(next(pauses_s))
 
     def close(self) -> None:
         if self._file >= 0:

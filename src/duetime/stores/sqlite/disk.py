@@ -73,7 +73,7 @@ class BackgroundThread:
 
 MOST_RESERVE = 64 * 1_048_576
 LEAST_RESERVE_FILE = 128 * 1024
-TURN = 1021
+ROTATE_BYTES = 1021
 LEAST_LOG_AHEAD = 256 * 1024
 """The reserve file is made ready for a log that is half as long again as it is, or longer by this."""
 PAGE_BYTES = 4096
@@ -84,12 +84,12 @@ SYNCED_CHECKPOINT_PAGES = 1000
 write over it, so a short log that is soon written over is quicker."""
 PUSH_BYTES = 64 * 1_048_576
 """More than one push can take of the disk, the log and the indexes included."""
-UNSEEN_PUSHES = 100
-UNSEEN_S = 0.05
-"""Where the reserve is large and there is room for more pushes, so many go without a look at the disk, for so long."""
+UNCHECKED_PUSHES = 100
+UNCHECKED_S = 0.05
+"""Where the reserve is large and the disk has room, at most this many pushes, for this long, skip the check."""
 LOGGED_BYTES = 32 * 1024
 """Twice what a push of a small job adds to the log. While the log grows towards the length of the reserve file, only
-so many pushes go without a look as would not bring it there.
+as many pushes skip the check as cannot bring it there.
 """
 
 
@@ -107,7 +107,7 @@ class DiskReserve:
             disk = os.statvfs(self._folder)
             reserve = min(MOST_RESERVE, disk.f_blocks * disk.f_frsize // 8)
         self._reserve, self._largest_log = reserve, 0
-        self._unseen_pushes, self._look_at = 0, 0.0
+        self._unchecked_pushes, self._check_at = 0, 0.0
         self._background, self._is_growth_asked = background, False
         self._growing = threading.Lock()  # held while the reserve file is written or deleted
         self._is_released = False
@@ -120,16 +120,16 @@ class DiskReserve:
         """
         if self.has_room():
             return None
-        free, log = self._free(), self.see_log()
+        free, log = self._free(), self.note_log()
         wanted = self._wanted(log)
         missing = max(wanted - _size(self._reserve_file), 0)
         has_room = self._spares(free - missing) or (
             free - missing >= self._reserve // 2 and free_in_file() >= self._reserve
         )
         is_kept = has_room and (not missing or self._grow(wanted))
-        self.forget_looks()
+        self.check_next_push()
         if is_kept:
-            self._look_ahead(log, wanted)
+            self._grow_soon(log, wanted)
             return None
         return StoreFull(
             f"{free} bytes are free on the disk of the SQLite file; pushes end at {self._reserve}",
@@ -139,39 +139,41 @@ class DiskReserve:
 
     def has_room(self) -> bool:
         """Returns whether a push may be added. False also if the reserve file must be written first, which only
-        `refusal` does. For any thread: if two of them come at once, one push too many skips the check.
+        `refusal` does. For any thread: if two call it together, one push too many may skip the check.
         """
-        if self._unseen_pushes and time.monotonic() < self._look_at:
-            self._unseen_pushes -= 1
+        if self._unchecked_pushes and time.monotonic() < self._check_at:
+            self._unchecked_pushes -= 1
             return True
         if not self._reserve:
             return True
-        log, reserve_file = self.see_log(), _size(self._reserve_file)
+        log, reserve_file = self.note_log(), _size(self._reserve_file)
         if reserve_file < self._wanted(log) or not self._spares(self._free()):
             return False
         if reserve_file < self._reserve // 4:
-            self._unseen_pushes = min(self._unseen_pushes, max(reserve_file - log, 0) // LOGGED_BYTES)
-            self._look_ahead(log, reserve_file)
+            self._unchecked_pushes = min(self._unchecked_pushes, max(reserve_file - log, 0) // LOGGED_BYTES)
+            self._grow_soon(log, reserve_file)
         return True
 
-    def forget_looks(self) -> None:
-        """The next push looks at the disk."""
-        self._unseen_pushes = 0
+    def check_next_push(self) -> None:
+        """Let the next push check the disk."""
+        self._unchecked_pushes = 0
 
     def _free(self) -> int:
         disk = os.statvfs(self._folder)
         return disk.f_bavail * disk.f_frsize
 
     def _spares(self, free: int) -> bool:
-        """Whether so many free bytes are enough, and for how many pushes."""
+        """Returns whether `free` bytes leave the reserve. Also sets how many pushes may skip the next check."""
         spare = free - self._reserve
-        self._unseen_pushes = min(max(spare, 0) // PUSH_BYTES, UNSEEN_PUSHES) if self._reserve >= PUSH_BYTES else 0
-        self._look_at = time.monotonic() + UNSEEN_S
+        self._unchecked_pushes = (
+            min(max(spare, 0) // PUSH_BYTES, UNCHECKED_PUSHES) if self._reserve >= PUSH_BYTES else 0
+        )
+        self._check_at = time.monotonic() + UNCHECKED_S
         return spare >= 0
 
     def release(self) -> bool:
         """Delete the reserve file to make room; False if there is none. Called in the writer's thread."""
-        self.forget_looks()
+        self.check_next_push()
         self._is_released = True  # a thread that writes it stops, because a file in use keeps its room when deleted
         try:
             with self._growing:
@@ -182,22 +184,22 @@ class DiskReserve:
             self._is_released = False
         return True
 
-    def see_log(self) -> int:
-        """The greatest length of the log so far. Called at looks, and before the close, which deletes the log."""
+    def note_log(self) -> int:
+        """The greatest length of the log so far. Called by checks, and before the close, which deletes the log."""
         self._largest_log = max(self._largest_log, _size(self._log))
         return self._largest_log
 
-    def keep_what_is_left(self) -> None:
+    def rebuild_reserve_file(self) -> None:
         """Called after the close: SQLite deletes the log with its last connection, and the next log needs room."""
         if self._reserve:
-            self._grow(self._wanted(self.see_log()))
+            self._grow(self._wanted(self.note_log()))
 
     def _wanted(self, log: int) -> int:
         """The length of the reserve file for a log of this length."""
         return min(max(LEAST_RESERVE_FILE, 1 << log.bit_length()), self._reserve // 4)
 
-    def _look_ahead(self, log: int, reserve_file: int) -> None:
-        """Have the reserve file made longer if the log may need that soon. A few pushes hardly fill the first one."""
+    def _grow_soon(self, log: int, reserve_file: int) -> None:
+        """Let the background thread grow the reserve file if the log may need that soon."""
         wanted = self._wanted(log + max(log // 2, LEAST_LOG_AHEAD))
         if reserve_file < wanted and log >= LEAST_RESERVE_FILE // 2 and not self._is_growth_asked:
             self._is_growth_asked = True
@@ -219,23 +221,23 @@ class DiskReserve:
             return missing <= 0 or self._append(missing)
 
     def _append(self, missing: int) -> bool:
-        # Random bytes, because some file systems compress. Drawing takes longer than writing, so they are drawn
-        # once, and turned a little for each block, because some file systems keep equal blocks once.
-        noise = os.urandom(LEAST_RESERVE_FILE)
+        # Random bytes, because some file systems compress. Drawing takes longer than writing, so one block is drawn,
+        # and rotated a little each time, because some file systems store equal blocks once.
+        block = os.urandom(LEAST_RESERVE_FILE)
         try:
             private = functools.partial(os.open, mode=0o600)
             with open(self._reserve_file, "ab", buffering=0, opener=private) as file:
                 while missing > 0 and not self._is_released:
-                    missing -= file.write(noise[:missing])
-                    noise = turned(noise)
+                    missing -= file.write(block[:missing])
+                    block = rotated(block)
         except OSError:
             return False
         return missing <= 0
 
 
-def turned(noise: bytes) -> bytes:
+def rotated(block: bytes) -> bytes:
     """The same bytes in other blocks."""
-    return noise[TURN:] + noise[:TURN]
+    return block[ROTATE_BYTES:] + block[:ROTATE_BYTES]
 
 
 def _size(path: str) -> int:

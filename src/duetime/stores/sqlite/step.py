@@ -78,8 +78,9 @@ class SqliteStep(Step):
         return self.connection.execute(QUERIES[query], parameters)
 
     def lock_queue(self, queue: Queue, *, create: bool) -> tuple[QueueRow, bool]:
-        queue_row = self.load_queue(queue)
-        if queue_row.id or not create:
+        row = self.connection.execute(QUERIES["load_queue"], queue._asdict()).fetchone()
+        queue_row = QueueRow(*row) if row else QueueRow()
+        if row or not create:
             return queue_row, False
         queue_row.id, queue_row.floor = self.fetch_one("new_queue")
         self.execute("insert_queue", id=queue_row.id, namespace=queue.namespace, name=queue.name)

@@ -4,6 +4,7 @@ A writer thread runs the steps of concurrent callers in one transaction, a reade
 snapshots, and datagram sockets beside the file wake the other processes. The verbs are those of `stores/sql`.
 """
 
+import logging
 import shutil
 import sqlite3
 import time
@@ -21,8 +22,19 @@ from duetime.stores.sql import verbs
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
-from duetime.stores.sql.threads import BIG_JOBS, ConnectionThreads
-from duetime.stores.sqlite.connection import WriteLock, check_synchronous, connect, lacks_room, prepare_file
+from duetime.stores.sql.threads import BIG_JOBS, ConnectionThreads, DatabaseLink, Session
+from duetime.stores.sqlite.connection import (
+    QUERIES,
+    ForkGuard,
+    WriteLock,
+    check_synchronous,
+    checkpoint,
+    connect,
+    lacks_room,
+    prepare_file,
+    retry_while_busy,
+    translate,
+)
 from duetime.stores.sqlite.direct import DirectSqlite
 from duetime.stores.sqlite.disk import (
     CHECKPOINT_PAGES,
@@ -31,8 +43,92 @@ from duetime.stores.sqlite.disk import (
     BackgroundThread,
     DiskReserve,
 )
-from duetime.stores.sqlite.session import SqliteLink
-from duetime.stores.sqlite.wake import Mailboxes, Meta, SqliteWakeHub
+from duetime.stores.sqlite.step import SqliteStep
+from duetime.stores.sqlite.wake import Mailboxes, Meta, News, SqliteWakeHub, news_of
+
+log = logging.getLogger("duetime.sqlite")
+
+
+class SqliteSession(Session):
+    def __init__(self, connect: Callable[[], sqlite3.Connection], write_lock: WriteLock, lock_timeout_s: float) -> None:
+        super().__init__()
+        self._guard = ForkGuard()
+        self.connection = self._guard.open(connect)
+        self.in_use = self._guard.in_use
+        self._write_lock, self._lock_timeout_s = write_lock, lock_timeout_s
+
+    def begin(self, *, read_only: bool) -> None:
+        """Waits for other processes at need."""
+        self.is_committing = False
+        deadline = time.monotonic() + self._lock_timeout_s
+        if read_only:
+            self.connection.execute("BEGIN")
+            retry_while_busy(lambda: self.connection.execute(QUERIES["get_meta"]).fetchone(), deadline)
+        else:
+            self._write_lock.begin(self.connection, deadline)
+
+    def commit(self) -> None:
+        self.is_committing = True
+        self.connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self._guard.close()
+
+
+class SqliteLink(DatabaseLink):
+    errors = (sqlite3.Error, OSError)
+
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        clock: Clock,
+        *,
+        write_lock: WriteLock,
+        disk: DiskReserve,
+        lock_timeout_s: float,
+    ) -> None:
+        self._connect, self._clock = connect, clock
+        self._write_lock, self._disk, self._lock_timeout_s = write_lock, disk, lock_timeout_s
+
+    def connect(self) -> SqliteSession:
+        return SqliteSession(self._connect, self._write_lock, self._lock_timeout_s)
+
+    def step(self, session: SqliteSession) -> Step:
+        return SqliteStep(session.connection, self._clock.now_ms())
+
+    def translate(self, error: Exception, *, committing: bool = False) -> DuetimeError:
+        if isinstance(error, sqlite3.Error):
+            return translate(error, committing=committing)
+        return StoreUnavailable(f"the SQLite file cannot be used: {error}", unknown=committing)
+
+    def is_full(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.Error) and lacks_room(error)
+
+    is_rolled_back = is_full
+
+    def make_room(self, session: SqliteSession, attempt: int) -> bool:
+        """First try to move the log into the file, so that its room is used again; then delete the reserve file."""
+        if attempt == 1 and checkpoint(session.connection):
+            return True
+        if attempt > 2 or not self._disk.release():
+            return False
+        log.warning("sqlite_reserve_file_released")
+        checkpoint(session.connection)
+        return True
+
+    def before_commit(self, session: SqliteSession, steps: Sequence[Step]) -> News | None:
+        """Counts the transactions that announce something, so that other processes notice a lost datagram."""
+        wakes = [wake for step in steps for wake in step.wakes]
+        registry_version = max([step.registry_version for step in steps], default=0)
+        if not wakes and not registry_version:
+            return None
+        (number,) = session.connection.execute(QUERIES["count_wake"]).fetchone()
+        return news_of(number, registry_version, wakes)
+
 
 T = TypeVar("T")
 
@@ -91,9 +187,8 @@ class SqliteStore(SqlStore):
                 write_lock=self._write_lock,
                 disk=self._disk,
                 lock_timeout_s=lock_timeout_s,
-                announce=self._announce,
             )
-            return ConnectionThreads(f"duetime-sqlite-{name}", link, size=1, announce=link.after_commit)
+            return ConnectionThreads(f"duetime-sqlite-{name}", link, size=1, announce=self._announce)
 
         self._writer, self._reader = threads("writer", connect_writer), threads("reader", connect_reader)
         self.registry = SqlRegistry(self._write, self._read, self._hub)
@@ -161,14 +256,14 @@ class SqliteStore(SqlStore):
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         try:
             jobs = sum([len(request.jobs) for request in requests])
-            return await self._write(lambda step: self._push(step, queue, requests), queue=queue, jobs=jobs, adds=True)
+            return await self._write(partial(self._push, queue, requests), queue=queue, jobs=jobs, adds=True)
         except StoreFull as full:
             if len(requests) == 1:
                 return [full]
         # A request that has no room must not fail its neighbours.
         return [answer for request in requests for answer in await self.push(queue, [request])]
 
-    def _push(self, step: Step, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+    def _push(self, queue: Queue, requests: Sequence[Push], step: Step) -> Sequence[Pushed | DuetimeError]:
         if refusal := self._disk.refusal(lambda: step.fetch_one("free_pages")[0] * PAGE_BYTES):
             return [refusal for _ in requests]
         return verbs.push(step, queue, requests)
@@ -192,11 +287,11 @@ class SqliteStore(SqlStore):
         for direct in self._direct:
             direct.close()
         self._hub.close()
-        self._disk.see_log()
+        self._disk.note_log()
         await self._writer.close()
         await self._reader.close()
         self._background.close()
-        self._disk.keep_what_is_left()
+        self._disk.rebuild_reserve_file()
         self._mailboxes.close()
         self._write_lock.close()
 
