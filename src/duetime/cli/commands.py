@@ -134,6 +134,13 @@ ALERT = (
     Command("test", "alert:test", "Send a test alert to every address and show which were reached."),
 )
 
+BRIDGE = (
+    Command("list", "bridge:list_queues", "List the queues of another system, with their sizes and lateness."),
+    Command("watch", "bridge:watch", "Show the queues of another system again and again."),
+    Command("relay", "bridge:relay", "Move jobs continuously from another system to Duetime, or back."),
+    Command("drain", "bridge:drain", "Move all jobs of another system's queue to Duetime, then end."),
+)
+
 WORKER = (
     Command("restart", "workers:restart", "Make every worker of the namespace finish its jobs and exit."),
     Command("pause-task", "workers:pause_task", "Start no more jobs of a task in any worker of the namespace."),
@@ -180,6 +187,9 @@ PANELS: dict[str, tuple[Command | Noun, ...]] = {
         Noun("journal", "The journal: its nodes, and its end.", JOURNAL),
         Noun("alert", "Alerts: who is notified when something is wrong.", ALERT),
         Noun("failed", "Laravel's names for `duetime dead`.", FAILED, hidden=True),
+    ),
+    "Other systems": (
+        Noun("bridge", "Bridges to Laravel, Redisson, lmstfy and php-delayqueue: list, relay, drain.", BRIDGE),
     ),
     "Data": (Noun("pipeline", "Pipelines on Spark: schedule tables, audit, repair, report.", PIPELINE),),
 }

@@ -1,0 +1,138 @@
+"""lmstfy's jobs in its own Redis, for moving them over. Its clients need no bridge: they work with our server.
+
+Stop lmstfy's servers, or point their clients at Duetime first: a job that a consumer of lmstfy holds looks delayed
+until its ttr has passed, and is moved as such. Names are `namespace/queue`. Bodies, ids, due times, remaining tries and
+time to live are kept. Dead letters stay there, and are counted by `sizes`.
+"""
+
+import base64
+import hashlib
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from duetime.bridges.foreign import HeldBatch, Sizes
+from duetime.bridges.redis_scripts import ForeignRedis
+from duetime.model.clock import SystemClock
+from duetime.model.errors import InvalidRequest
+from duetime.model.ids import IdMaker
+from duetime.model.job import MAX_TRIES, Delivery, NewJob
+from duetime.model.names import MAX_ID
+
+SYSTEM = "lmstfy"
+TIMER = "timer_set"
+SCAN_STEP = 2000
+PLAIN_ID = 26
+
+
+class StoredJob(msgspec.Struct):
+    """A body of version 1."""
+
+    body: str
+    attributes: dict[str, str] = {}
+
+
+class Lmstfy:
+    system = SYSTEM
+
+    def __init__(self, url: str) -> None:
+        self._redis = ForeignRedis(url)
+        self._ids = IdMaker(SystemClock())
+
+    def names(self) -> Sequence[str]:
+        spaces: Any = self._redis.call("HKEYS", "m/ns")
+        return sorted(
+            f"{space.decode()}/{queue.decode()}"
+            for space in spaces
+            for queue in self._redis.call("HKEYS", f"m/ns/{space.decode()}")
+        )
+
+    def sizes(self, queue: str) -> Sizes:
+        space, name = split(queue)
+        delayed, earliest = 0, None
+        for _, score in self._timer_entries(queue):
+            delayed += 1
+            earliest = score if earliest is None else min(earliest, score)
+        return Sizes(
+            ready=self._redis.call("LLEN", f"q/{space}/{name}"),
+            delayed=delayed,
+            quarantined=self._redis.call("LLEN", f"d/{space}/{name}"),
+            oldest_due_at=None if earliest is None else int(earliest * 1000),
+        )
+
+    def hold(self, queue: str, limit: int) -> HeldBatch | None:
+        space, name = split(queue)
+        new = self._ids.make()
+        entries: list[bytes] = []
+        if self._redis.call("LLEN", f"q/{space}/{name}") == 0:
+            for entry, _ in self._timer_entries(queue):
+                entries.append(entry)
+                if len(entries) == limit:
+                    break
+        held = f"duetime_held/{queue}"
+        keys = [f"q/{space}/{name}", TIMER, held, f"{held}/{new}"]
+        batch: str = self._redis.run("lmstfy_hold", keys, [new, limit, f"j/{space}/{name}/", *entries]).decode()
+        if not batch:
+            return None
+        fields: Any = self._redis.call("LRANGE", f"{held}/{batch}", 0, -1)
+        return HeldBatch(batch, [_as_job(*fields[n : n + 5]) for n in range(0, len(fields), 5)])
+
+    def forget(self, queue: str, batch: HeldBatch) -> None:
+        space, name = split(queue)
+        bodies = [f"j/{space}/{name}/{job.attributes['lmstfy.id']}" for job in batch.jobs]
+        held = f"duetime_held/{queue}"
+        self._redis.run("forget", [held, f"{held}/{batch.name}"], [batch.name])
+        if bodies:
+            self._redis.call("DEL", *bodies)
+
+    def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
+        raise InvalidRequest("jobs cannot be relayed to lmstfy: its clients work with Duetime's server")
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def _timer_entries(self, queue: str) -> Any:
+        """(entry, due second) of one queue. The zset is shared by all queues, so all of it is scanned, in steps."""
+        space, name = (part.encode() for part in split(queue))
+        prefix = struct.pack(f"<H{len(space)}sH{len(name)}s", len(space), space, len(name), name)
+        cursor: Any = 0
+        while True:
+            cursor, found = self._redis.call("ZSCAN", TIMER, cursor, "COUNT", SCAN_STEP)
+            for entry, score in _pairs(found):
+                if entry.startswith(prefix):
+                    yield entry, float(score)
+            if int(cursor) == 0:
+                return
+
+
+def split(queue: str) -> tuple[str, str]:
+    space, slash, name = queue.partition("/")
+    if not slash or not space or not name:
+        raise InvalidRequest(f"lmstfy queue must be written namespace/queue, got {queue!r}")
+    return space, name
+
+
+def _pairs(found: Any) -> Any:
+    return found if not found or isinstance(found[0], list | tuple) else zip(found[::2], found[1::2], strict=True)
+
+
+def _as_job(due_ms: bytes, tries: bytes, job_id: bytes, ttl_ms: bytes, stored: bytes) -> NewJob:
+    theirs = job_id.decode(errors="replace")
+    body, attributes = stored, {"lmstfy.id": theirs}
+    if len(theirs) != PLAIN_ID:
+        try:
+            read = msgspec.json.decode(stored, type=StoredJob)
+            body, attributes = base64.b64decode(read.body), {**read.attributes, **attributes}
+        except (msgspec.MsgspecError, ValueError):
+            attributes["lmstfy.invalid"] = "true"
+    ours = theirs if len(theirs) <= MAX_ID and theirs.isprintable() else hashlib.sha256(job_id).hexdigest()[:32]
+    return NewJob(
+        ours,
+        body,
+        due_at=int(due_ms),
+        ttl_ms=max(0, int(ttl_ms)),
+        tries=min(max(1, int(tries)), MAX_TRIES),
+        attributes=attributes,
+    )

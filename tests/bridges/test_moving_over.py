@@ -1,0 +1,121 @@
+"""Jobs of lmstfy and php-delayqueue, written into Redis as those systems write them, and the command line."""
+
+import base64
+import json
+import struct
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+import redis
+
+import duetime
+from duetime.bridges.delayqueue import DelayQueue
+from duetime.bridges.lmstfy import Lmstfy
+from duetime.bridges.relay import Relay
+from duetime.model.names import Queue
+from tests.e2e.shell import Shell
+
+SOON_S = int(time.time()) + 3600
+
+
+@pytest.fixture
+def theirs(redis_url: str) -> redis.Redis:
+    return redis.Redis.from_url(redis_url)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'ours.db'}"
+
+
+@pytest.fixture
+def shell(store: str, tmp_path: Path) -> Shell:
+    return Shell(store, tmp_path)
+
+
+def add_lmstfy(theirs: redis.Redis, job_id: str, stored: bytes, *, due_s: int | None = None, tries: int = 3) -> None:
+    """As lmstfy does: body under a key with a time to live, id in a list or in the timer."""
+    theirs.hset("m/ns", "shop", 1)
+    theirs.hset("m/ns/shop", "mail", 1)
+    theirs.set(f"j/shop/mail/{job_id}", stored, ex=7200)
+    name = job_id.encode()
+    if due_s is None:
+        theirs.lpush("q/shop/mail", struct.pack(f"<HH{len(name)}s", tries, len(name), name))
+    else:
+        member = struct.pack(f"<H4sH4sHH{len(name)}s", 4, b"shop", 4, b"mail", tries, len(name), name)
+        theirs.zadd("timer_set", {member: due_s})
+
+
+def test_jobs_of_lmstfy_keep_id_body_due_time_tries_and_ttl(theirs: redis.Redis, redis_url: str, store: str) -> None:
+    add_lmstfy(theirs, "0" * 25 + "A", b"plain")
+    versioned = json.dumps({"body": base64.b64encode(b"new").decode(), "attributes": {"trace": "x"}}).encode()
+    add_lmstfy(theirs, "1" + "0" * 25 + "B", versioned, due_s=SOON_S, tries=7)
+    member = struct.pack("<H4sH5sHH1s", 4, b"shop", 5, b"other", 1, 1, b"x")
+    theirs.zadd("timer_set", {member: SOON_S})
+    lmstfy = Lmstfy(redis_url)
+    assert lmstfy.names() == ["shop/mail"]
+    sizes = lmstfy.sizes("shop/mail")
+    assert (sizes.ready, sizes.delayed, sizes.oldest_due_at) == (1, 1, SOON_S * 1000)
+    with duetime.connect(store, namespace="shop") as client:
+        assert Relay(lmstfy, client).to_duetime("shop/mail", Queue("shop", "mail"), follow=False) == 2
+        mail = client.queue("mail")
+        ready, delayed = mail.get("0" * 25 + "A"), mail.get("1" + "0" * 25 + "B")
+    assert (ready.body, ready.tries, ready.state) == (b"plain", 3, "ready")
+    assert (delayed.body, delayed.tries, delayed.due_at) == (b"new", 7, SOON_S * 1000)
+    assert delayed.attributes["trace"] == "x"
+    assert 0 < delayed.expires_at - time.time() * 1000 <= 7_200_000
+    assert theirs.zcard("timer_set") == 1  # another queue's
+    assert theirs.keys("j/*") == theirs.keys("duetime_held*") == []
+    lmstfy.close()
+
+
+def test_messages_of_php_delayqueue_keep_topic_id_and_due_time(theirs: redis.Redis, redis_url: str, store: str) -> None:
+    bucket = f"dq_bucket_{zlib.crc32(b'recall') % 2}"
+    theirs.hset("dq_job_info", mapping={"recall:7:a": '{"n":1}', "recall:8": '{"n":2}', "other:1": "{}"})
+    theirs.zadd(bucket, {"recall:7:a": SOON_S, "other:1": SOON_S})
+    theirs.rpush("dq_2ready_queue", "recall:8")
+    dq = DelayQueue(redis_url)
+    assert dq.names() == ["other", "recall"]
+    assert (dq.sizes("recall").ready, dq.sizes("recall").delayed) == (1, 1)
+    with duetime.connect(store) as client:
+        assert Relay(dq, client).to_duetime("recall", Queue("default", "recall"), follow=False) == 2
+        assert client.queue("recall").get("7:a").due_at == SOON_S * 1000
+        assert client.queue("recall").get("8").body == b'{"n":2}'
+    assert theirs.hkeys("dq_job_info") == [b"other:1"]
+    dq.close()
+
+
+def test_the_command_line_lists_and_drains(theirs: redis.Redis, redis_url: str, store: str, shell: Shell) -> None:
+    add_lmstfy(theirs, "0" * 25 + "A", b"plain")
+    place = ["lmstfy", "--from", redis_url]
+    listed = shell.run("bridge", "list", *place, "--json")
+    assert listed.document == {
+        "queue": "shop/mail", "ready": 1, "delayed": 0, "reserved": 0, "set_aside": 0, "oldest_due_at": None,
+    }  # fmt: skip
+    asked = shell.run("bridge", "drain", *place, "--queue", "shop/mail", "--dry-run", "--url", store)
+    assert (asked.code, asked.out) == (0, "shop/mail: 1 ready, 0 delayed, 0 reserved\n")
+    moved = shell.run("bridge", "drain", *place, "--queue", "shop/mail", "--url", store, "--namespace", "shop")
+    assert (moved.code, moved.out) == (0, "1 jobs moved from shop/mail to shop/mail\n")
+    again = shell.run("bridge", "drain", *place, "--queue", "shop/mail", "--url", store, "--json")
+    assert (again.code, again.document["moved"]) == (0, 0)
+    watched = shell.run("bridge", "watch", *place, "--count", "2", "--interval", "10ms", "--json")
+    assert len(watched.out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["drain", "lmstfy", "--queue", "mail"], "lmstfy queue must be written namespace/queue, got 'mail'"),
+        (["relay", "lmstfy", "--queue", "a/b", "--back"], "its clients work with Duetime's server"),
+        (["list", "laravel", "--from", "http://x"], "must be postgresql://, mysql:// or sqlite:"),
+        (["list", "redisson", "--from", "amqp://x"], "must begin with redis://"),
+        (["list", "sidekiq"], "is not one of"),
+    ],
+)
+def test_mistakes_are_named(redis_url: str, store: str, shell: Shell, arguments: list[str], text: str) -> None:
+    given = arguments if "--from" in arguments else [*arguments, "--from", redis_url]
+    ran = shell.run("bridge", *given, "--url", store)
+    assert (ran.code, ran.out) == (2, "")
+    assert text in ran.err
