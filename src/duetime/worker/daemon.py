@@ -228,7 +228,7 @@ class Worker:
             self._pool.warn()
             await self._drain()
         if self._jobs.held:
-            log.error("jobs_not_settled", extra={"jobs": len(self._jobs.held)})
+            log.error("jobs_not_reported", extra={"jobs": len(self._jobs.held)})
         memory_mb, jobs = resident_mb(), self._jobs.jobs
         events.notify_worker(
             TaskEvent("stopping", reason=self.reason, status=self._status, jobs=jobs, memory_mb=memory_mb)

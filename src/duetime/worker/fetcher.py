@@ -12,6 +12,9 @@ from collections.abc import Callable
 from functools import partial
 
 from duetime.client import AsyncClient
+from duetime.client.calls import reserve
+from duetime.engine.duties import Duty
+from duetime.model.names import Queue, check_queue
 from duetime.worker.events import TaskEvent
 from duetime.worker.held_jobs import HeldJobs
 from duetime.worker.options import WorkerOptions
@@ -27,7 +30,7 @@ MAX_LIMIT = 500
 VETO_S = 1.0
 
 
-class Fetcher:
+class Fetcher(Duty):
     """A duty that reserves jobs and hands them to the pool, whose host it is. `prefetched` are the jobs that are
     reserved and not yet handed over.
     """
@@ -43,9 +46,10 @@ class Fetcher:
         make_pool: Callable[[PoolHost], WorkerPool],
     ) -> None:
         self.prefetched: deque[Run] = deque()
-        self.queues = options.queues
+        self.queues = tuple(check_queue(client.namespace, name).name for name in options.queues)
         self.concurrency = options.concurrency
         self._client = client
+        self._namespace = client.namespace
         self._options = options
         self._jobs = held
         self._stop = stop
@@ -71,29 +75,22 @@ class Fetcher:
         if not self._jobs.events.notify_worker(TaskEvent("looping")):
             return VETO_S
         self._jobs.events.notify_worker(TaskEvent("popping"))
-        found = await self._client.reserve(self.queues, limit=want, ttr=self._options.lease_s, wait=self._wait_s())
-        self.prefetched.extend(run for job in found if (run := self._jobs.take(job.delivery)))
+        queues = [Queue(self._namespace, name) for name in self.queues]
+        call = reserve(self._namespace, queues, want, self._options.lease_s, self._wait_s())
+        found = await self._client.send(call)
+        self.prefetched.extend(run for delivery in found if (run := self._jobs.add(delivery)))
         self.dispatch()
         if not found:
             await self._nothing()
         return 0.0
 
-    async def rest(self, seconds: float) -> None:
-        if seconds:
-            await asyncio.sleep(seconds)
-
-    def _left(self) -> int:
-        """How many more jobs may be taken; -1 = any number."""
-        most = self._options.most_jobs
-        return max(0, most - self._jobs.taken) if most else -1
-
     def _want(self) -> int:
-        left = self._left()
-        ahead = self._ahead() if left < 0 and not self._options.rest_s else 0
+        most = self._options.most_jobs
+        ahead = 0 if most or self._options.rest_s else self._ahead()
         if ahead and len(self.prefetched) > ahead // 2:
             return 0
         want = min(self._room() + ahead - len(self.prefetched), MAX_LIMIT)
-        return want if left < 0 else min(want, left)
+        return min(want, most - self._jobs.reserved) if most else want
 
     def _ahead(self) -> int:
         if not self._mean_s or time.monotonic() - self._ended_at > 2 * AHEAD_S:

@@ -1,6 +1,6 @@
 """The jobs that a worker holds, from the moment they are reserved until the store knows what became of them.
 
-What the pool says about a run becomes a decision (`retry_rules.py`), the decision a call to the store
+What the pool reports about a run becomes a decision (`retry_rules.py`), the decision a call to the store
 (`consumer/held_leases.py`), and the store's answer an event for listeners (`events.py`).
 """
 
@@ -49,17 +49,17 @@ FINISHED = Decision(Verb.ACK)
 NOT_A_TASK = "duetime.NotATask"
 NOT_FINISHED = "duetime.NotFinished"
 PAUSED_MS = 5_000
-"""When a job of a paused task is looked at again."""
+"""The delay of a job of a paused task."""
 MOST_UNKNOWN = 20
 """How many unknown tasks a worker reports by name at a time."""
 
 
 class HeldJobs:
-    """`taken` counts the jobs that were reserved and not given back; `jobs` those of them that are over."""
+    """`reserved` counts the jobs that were reserved and not given back; `jobs` those of them that are over."""
 
     def __init__(self, app: "App", options: WorkerOptions, client: AsyncClient, spawn: Spawn) -> None:
         self.held: dict[int, Run] = {}
-        self.taken = 0
+        self.reserved = 0
         self.jobs = 0
         self.last_job_at = time.monotonic()
         self.empty = asyncio.Event()
@@ -69,7 +69,8 @@ class HeldJobs:
         self._options = options
         self._client = client
         self._spawn = spawn
-        self.leases = HeldLeases(lambda: ClientLeases(client.send), round(options.lease_s * 1000), spawn)
+        store = ClientLeases(client.send)
+        self.leases = HeldLeases(lambda: store, round(options.lease_s * 1000), spawn)
         self._policy = Policy(options.tries, options.backoff)
         self._numbers = itertools.count(1)
         self._progress: dict[int, Run] = {}
@@ -83,41 +84,30 @@ class HeldJobs:
 
     # --- in
 
-    def take(self, delivery: Delivery) -> Run | None:
-        """Note a reserved job; None if it must not be run, and is being ended."""
-        payload = self._read(delivery)
-        run = Run(
-            next(self._numbers) & 0xFFFFFFFF,
-            delivery,
-            payload,
-            timeout_s=self._timeout(payload),
-        )
+    def add(self, delivery: Delivery) -> Run | None:
+        """Hold a reserved job; None if it must not be run, and is being ended."""
+        try:
+            payload = read(delivery.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            payload = Payload(displayName=None, name="", data=msgspec.Raw(b"null"), uuid=delivery.lease.id)
+        task = self._app.find_task(payload.name)
+        timeout_s = payload.timeout if payload.timeout is not None else self._options.timeout_s
+        if task is not None and task.timeout_s is not None:
+            timeout_s = task.timeout_s  # that of the code counts before those of the job and the worker
+        run = Run(next(self._numbers) & 0xFFFFFFFF, delivery, payload, timeout_s=timeout_s)
         self.held[run.number] = run
         self.leases.add(delivery.lease, partial(self.lease_lost, run))
-        self.taken += 1
+        self.reserved += 1
         self.empty.clear()
         self.events.notify("popped", run)
         if not payload.name:
             failure = Failure(NOT_A_TASK, "the body of the job is no task")
             return self._refuse(run, Decision(Verb.KILL, failure=failure, failed=True))
-        if self._app.find_task(payload.name) is None:
+        if task is None:
             return self.ended(run, ended_by(UnknownTask.of(payload.name)))
         if failure := refused(run, self._policy, self._app.clock.now_ms()):
             return self._refuse(run, last(run, failure))
         return self._put_off(run) if payload.name in self._paused else run
-
-    def _read(self, delivery: Delivery) -> Payload:
-        try:
-            return read(delivery.body)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return Payload(displayName=None, name="", data=msgspec.Raw(b"null"), uuid=delivery.lease.id)
-
-    def _timeout(self, payload: Payload) -> float:
-        """The timeout in the task's code, else the one in the payload, else the worker's."""
-        task = self._app.find_task(payload.name)
-        if task is not None and task.timeout_s is not None:
-            return task.timeout_s
-        return payload.timeout if payload.timeout is not None else self._options.timeout_s
 
     def _refuse(self, run: Run, decision: Decision) -> None:
         self.events.notify("processing", run)
@@ -127,7 +117,7 @@ class HeldJobs:
 
     def _put_off(self, run: Run) -> None:
         """The task is paused: its job comes back later, and no try is lost."""
-        self.taken -= 1
+        self.reserved -= 1
         run.ended_at = time.monotonic()
         self._report(run, Decision(Verb.GIVE_BACK, PAUSED_MS, by_task=True))
 
@@ -141,7 +131,7 @@ class HeldJobs:
 
     def give_back(self, run: Run) -> None:
         """Give the job back: it has not begun, another worker may have it, and no try is lost."""
-        self.taken -= 1
+        self.reserved -= 1
         run.ended_at = run.ended_at or time.monotonic()
         self._report(run, Decision(Verb.GIVE_BACK))
 
@@ -162,7 +152,7 @@ class HeldJobs:
         elif outcome.ended is Ended.RAISED and run.payload.maxExceptions:
             self._spawn(self._count_exception(run))
         else:
-            self.taken -= outcome.ended in (Ended.POSTPONED, Ended.UNKNOWN)
+            self.reserved -= outcome.ended in (Ended.POSTPONED, Ended.UNKNOWN)
             if outcome.ended is Ended.UNKNOWN:
                 self._count_unknown(run)
             self._decide(run)
@@ -214,10 +204,10 @@ class HeldJobs:
     # --- out
 
     def _report(self, run: Run, decision: Decision) -> None:
-        """Tell the store what became of a job."""
+        """Report to the store what became of a job."""
         if decision.verb is Verb.ACK:
             finish = finish_of(self._app, run)
-            self.leases.ack(run.delivery.lease, partial(self._acked, run, decision, finish), finish)
+            self.leases.ack(run.delivery.lease, partial(self._reported, run, decision, finish=finish), finish)
         else:
             self._spawn(self._release(run, decision))
 
@@ -234,14 +224,11 @@ class HeldJobs:
             answer = refusal
         self._reported(run, decision, answer)
 
-    def _acked(self, run: Run, decision: Decision, finish: Finish | None, answer: Answer) -> None:
+    def _reported(self, run: Run, decision: Decision, answer: Answer, finish: Finish | None = None) -> None:
         if finish and isinstance(answer, DuetimeError) and not isinstance(answer, LeaseLost):
             failure = Failure(NOT_FINISHED, f"job is done, but its follow-up was refused: {answer.message}")
             self._report(run, Decision(Verb.KILL, failure=failure, failed=True))
-        else:
-            self._reported(run, decision, answer)
-
-    def _reported(self, run: Run, decision: Decision, answer: Answer) -> None:
+            return
         if run.lost or isinstance(answer, DuetimeError):
             self._lost(run, answer)
         elif decision.verb is Verb.GIVE_BACK:
@@ -261,7 +248,7 @@ class HeldJobs:
 
     def _lost(self, run: Run, error: Answer) -> None:
         if isinstance(error, DuetimeError) and not isinstance(error, LeaseLost):
-            log.error("not_settled", extra={"job": run.delivery.lease.id, "error": error.message})
+            log.error("not_reported", extra={"job": run.delivery.lease.id, "error": error.message})
         if not run.lost:
             self.events.notify("lease_lost", run)
         self.events.notify("attempted", run)
@@ -303,9 +290,10 @@ def finish_of(app: "App", run: Run) -> Finish | None:
     """What is stored together with the ack of a job: its result, the next step of its chain, the join of its group.
     Returns None if a plain ack will do.
     """
-    if run.outcome.ended is not Ended.DONE:
-        return None
     lease, payload, result = run.delivery.lease, run.payload, run.outcome.result
+    follows = payload.chained is not msgspec.UNSET or payload.joining is not msgspec.UNSET
+    if run.outcome.ended is not Ended.DONE or (result is None and not follows):
+        return None
     task = app.find_task(payload.name)
     kept_ms = task.result_ms if task is not None else 0
     following = joining = None
