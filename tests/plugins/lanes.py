@@ -1,6 +1,6 @@
 """The two lanes: `make test` runs before each merge, `make test-full` (`--full`) runs everything.
 
-tests/lanes.toml lists what the short lane leaves out: whole files, and, for stores that repeat the work of another
+tests/lanes.toml lists what the short lane leaves out: files and tests, and, for stores that repeat the work of another
 one, all cases but a chosen few. tests/regressions.toml lists tests that always run, on every store they have.
 What the short lane leaves out is not collected. A file that is named on the command line always runs.
 """
@@ -27,7 +27,8 @@ def lanes() -> dict[str, Any]:
 
 
 @cache
-def full_only_files() -> frozenset[str]:
+def full_only() -> frozenset[str]:
+    """Files, path::test and path::test[case]."""
     return frozenset(lanes()["full_only"])
 
 
@@ -76,7 +77,7 @@ def _has(chosen: frozenset[str], file: str, name: str) -> bool:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     path = str(collection_path.relative_to(ROOT)) if collection_path.is_relative_to(ROOT) else ""
-    if config.getoption("--full") or path not in full_only_files() or _is_named(path, config):
+    if config.getoption("--full") or path not in full_only() or _is_named(path, config):
         return None
     return None if any(test.startswith(f"{path}::") for test in regression_tests()) else True
 
@@ -100,7 +101,7 @@ def _is_left_out(item: pytest.Item, config: pytest.Config) -> bool:
     name = case.partition("[")[0]
     if f"{path}::{name}" in regression_tests():
         return False
-    if path in full_only_files():
+    if not full_only().isdisjoint((path, f"{path}::{name}", item.nodeid)):
         return not _is_named(path, config)
     callspec = getattr(item, "callspec", None)
     kind = callspec.params.get("store_kind") if callspec is not None else None

@@ -1,4 +1,4 @@
-"""How tests run side by side: those that share a Spark session in two processes, others anywhere, the long ones first.
+"""How tests run side by side: those that share a Spark session in one or two processes, others anywhere, long first.
 
 A scheduler of ours, because xdist's own groups travel in the names of tests, where pytest 9.2 no longer lets them in.
 """
@@ -12,10 +12,8 @@ SPARK = "tests/spark/"
 WITHOUT = ("airflow", "batch_journal", "cluster", "connect", "notebook", "pushing", "repair_task")
 WITHOUT_SESSION = tuple(f"{SPARK}test_{name}.py::" for name in WITHOUT)
 """Tests that need no session or start processes with their own. In a shared process they would only make it last."""
-STORIES = tuple(
-    f"{SPARK}test_{name}.py::" for name in ("demo", "end_to_end", "far_storage", "growth", "lost_answers", "many_hosts")
-)
-"""Half of the time that sessions take. One process for all of them would run on while the other cores are idle."""
+STORIES = tuple(f"{SPARK}test_{name}.py::" for name in ("demo", "far_storage", "growth", "lost_answers", "many_hosts"))
+"""In make test-full half of the time that sessions take, so they run in a process of their own."""
 QUICK = tuple(f"tests/{name}/" for name in ("unit", "contract", "protocols", "docs", "tooling"))
 """Folders whose tests take moments. They come last: a long test at the end would leave the other cores idle."""
 

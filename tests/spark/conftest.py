@@ -33,6 +33,9 @@ TIMEOUT_S = 900
 # One compiler leaves 48 MiB for compiled code, and a JVM that has filled that goes on without compiling.
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xshare:auto"
 
+# A few rows are evaluated sooner than code for them is generated and compiled; --full tests the generated code.
+WITHOUT_COMPILING = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first query of a JVM is slow, whichever test it falls to."""
@@ -42,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     try:
         find_java()
     except InvalidSettings as error:
@@ -57,6 +60,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
+            **({} if pytestconfig.getoption("--full") else WITHOUT_COMPILING),
             "spark.local.dir": str(folder / "local"),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
         },

@@ -32,5 +32,10 @@ def events(spark: SparkSession, *rows: Mapping[str, Any]) -> DataFrame:
     return frame(spark, [tuple(row[name] for name in EVENTS.names) for row in complete], EVENTS)
 
 
+def settled(rows: DataFrame) -> DataFrame:
+    """The same rows, computed once: Spark plans a transform of them by itself, without everything that led to them."""
+    return rows.localCheckpoint()
+
+
 def job_columns(spark: SparkSession, rows: Iterable[Mapping[str, Any]], schema: StructType) -> DataFrame:
     return frame(spark, [tuple(row[name] for name in schema.names) for row in rows], schema)

@@ -33,7 +33,7 @@ from duetime.stores.base import Push
 from duetime.stores.open import open_store
 from tests.e2e.shell import program
 from tests.plugins.processes import guard, release
-from tests.spark.frames import events, job_columns
+from tests.spark.frames import events, job_columns, settled
 from tests.spark.history import HOUR_MS, Day, Node, a_day
 
 DAY_MS = 24 * HOUR_MS
@@ -154,18 +154,17 @@ def test_exactly_the_planted_defects_are_named(spark: SparkSession, tmp_path: Pa
 
 
 def test_a_scan_is_weighed_on_full_keys(spark: SparkSession) -> None:
-    jobs = lifecycle(
-        events(
-            spark,
-            {"event": "accepted", "id": "there", "born": 10, "due_at": 10},
-            {"event": "accepted", "id": "reborn", "born": 10, "due_at": 10},
-            {"event": "accepted", "id": "ended", "born": 10, "due_at": 10},
-            {"event": "acked", "id": "ended", "born": 10, "attempt": 1, "ts": 20},
-            {"event": "accepted", "id": "just now", "born": 95, "ts": 95, "due_at": 95},
-            {"event": "accepted", "id": "other pool", "born": 10, "due_at": 10, "pool": "east"},
-            {"event": "accepted", "id": "too old", "born": 10, "ts": 10, "due_at": 10, "ttl": 30},
-        )
+    entries = events(
+        spark,
+        {"event": "accepted", "id": "there", "born": 10, "due_at": 10},
+        {"event": "accepted", "id": "reborn", "born": 10, "due_at": 10},
+        {"event": "accepted", "id": "ended", "born": 10, "due_at": 10},
+        {"event": "acked", "id": "ended", "born": 10, "attempt": 1, "ts": 20},
+        {"event": "accepted", "id": "just now", "born": 95, "ts": 95, "due_at": 95},
+        {"event": "accepted", "id": "other pool", "born": 10, "due_at": 10, "pool": "east"},
+        {"event": "accepted", "id": "too old", "born": 10, "ts": 10, "due_at": 10, "ttl": 30},
     )
+    jobs = settled(lifecycle(entries))
     held = [("n", "q", "there", 10, "leased"), ("n", "q", "reborn", 60, "ready"), ("n", "q", "old", 1, "dead")]
     scanned = Scanned(frame(spark, held, audit.SCAN), began_at=100, ended_at=110, pool="default", since=5, grace_ms=10)
     law: dict[str, Any] = dict.fromkeys((*audit.PLACES, *audit.ENDS, "lost", "adopted", "accepted"), 0)
@@ -207,7 +206,7 @@ def test_what_is_said_again_is_no_fault_and_no_job_that_was_finished_is_lost(spa
         "nobody's": [by_id | {"ts": 40}, acked | again | {"born": 11}],
     }
     rows = [{"id": name, **one} for name, told in stories.items() for one in told]
-    jobs = lifecycle(events(spark, *rows))
+    jobs = settled(lifecycle(events(spark, *rows)))
     scanned = Scanned(frame(spark, [], audit.SCAN), began_at=100, ended_at=110, pool="default")
     lost = {("lost", name) for name in ("push said again", "acked by id and put back", "acked by id, then pushed")}
     assert {(row["kind"], row["id"]) for row in audit.findings(jobs, scanned).collect()} == lost

@@ -52,7 +52,7 @@ def finish(client: Client, at_most: int | None = None) -> set[str]:
 def test_a_store_that_loses_everything_loses_no_job(
     spark: SparkSession, tmp_path: Path, start_redis: Callable[..., RedisServer], start_server: StartServer, scale: int
 ) -> None:
-    count = 2000 if scale == 1 else 5000 * scale
+    count = 600 if scale == 1 else 5000 * scale
     redis = start_redis()
     journal, lake = tmp_path / "journal", tmp_path / "lake"
     server = start_server("--store", redis.url, "--journal", str(journal))

@@ -1,6 +1,7 @@
 """lifecycle: one row per job, the same whatever order and parts its events come in."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from duetime.spark.lake.lake import Lake
 from duetime.spark.lifecycle import transform as lifecycle
 from duetime.spark.lifecycle.run import run_lifecycle
 from duetime.spark.schemas import JOBS
-from tests.spark.frames import events, job_columns
+from tests.spark.frames import events, job_columns, settled
 from tests.spark.history import HOUR_MS, a_day
 
 TOLD = (
@@ -50,16 +51,21 @@ def test_a_job_is_told_whole(spark: SparkSession) -> None:
 
 def test_the_order_of_arrival_does_not_matter(spark: SparkSession) -> None:
     """Its events in two parts, cut anywhere, the second part first; the row of the first run is merged into."""
-    whole = [{**one, "born": 100} for one in RETRIED]
-    for cut in (1, 4, 7):
-        late, early = events(spark, *whole[:cut]), events(spark, *reversed(whole[cut:]))
-        first = lifecycle.lifecycle(early)
-        states = lifecycle.event_states(late).unionByName(lifecycle.job_states(first))
-        jobs = lifecycle.finish(
-            lifecycle.merge(states), lifecycle.batch_names(late, first), lifecycle.purges_by_queue(late.union(early))
-        )
-        told(spark, jobs, RETRIED_ROW)
-        assert jobs.schema.names == JOBS.names
+    jobs = merged_in_two_parts(spark, RETRIED, cuts=(1, 4, 7))
+    told(spark, jobs, *({**RETRIED_ROW, "id": f"cut at {cut}"} for cut in (1, 4, 7)))
+    assert jobs.schema.names == JOBS.names
+
+
+def merged_in_two_parts(spark: SparkSession, entries: Sequence[dict[str, Any]], *, cuts: Sequence[int]) -> DataFrame:
+    """A job per cut, with the same entries: those after the cut, the last one first, are those of an earlier run."""
+    jobs = {cut: [{**one, "born": 100, "id": f"cut at {cut}"} for one in entries] for cut in cuts}
+    late = events(spark, *(row for cut, rows in jobs.items() for row in rows[:cut]))
+    early = events(spark, *(row for cut, rows in jobs.items() for row in reversed(rows[cut:])))
+    first = settled(lifecycle.lifecycle(early))
+    states = lifecycle.event_states(late).unionByName(lifecycle.job_states(first))
+    return lifecycle.finish(
+        lifecycle.merge(states), lifecycle.batch_names(late, first), lifecycle.purges_by_queue(late.union(early))
+    )
 
 
 def test_an_end_without_a_begin_closes_nothing(spark: SparkSession) -> None:
@@ -78,18 +84,9 @@ AGAIN: list[dict[str, Any]] = [
 
 def test_what_is_said_again_changes_nothing(spark: SparkSession) -> None:
     """Before, between and after what was said first, and merged into an earlier run's row."""
-    whole = [{**one, "born": 100} for one in (*AGAIN, *RETRIED)]
-    counted = {**RETRIED_ROW, "history": 10}
-    for cut in (3, 9):
-        late, early = events(spark, *whole[:cut]), events(spark, *whole[cut:])
-        first = lifecycle.lifecycle(early)
-        states = lifecycle.event_states(late).unionByName(lifecycle.job_states(first))
-        jobs = lifecycle.finish(
-            lifecycle.merge(states), lifecycle.batch_names(late, first), lifecycle.purges_by_queue(late.union(early))
-        )
-        told(spark, jobs, counted)
-        [row] = jobs.select("accepts", "acks", "ends").collect()
-        assert tuple(row) == (1, 1, 1)
+    jobs = settled(merged_in_two_parts(spark, [*AGAIN, *RETRIED], cuts=(3, 9)))
+    told(spark, jobs, *({**RETRIED_ROW, "id": f"cut at {cut}", "history": 10} for cut in (3, 9)))
+    assert {tuple(row) for row in jobs.select("accepts", "acks", "ends").collect()} == {(1, 1, 1)}
 
 
 def test_what_only_a_repetition_told(spark: SparkSession) -> None:
@@ -114,7 +111,7 @@ def test_what_only_a_repetition_told(spark: SparkSession) -> None:
         events(spark, *(rows[0] for rows in whole)),
         events(spark, *(row for rows in whole for row in rows[1:])),
     )
-    first = lifecycle.lifecycle(early)
+    first = settled(lifecycle.lifecycle(early))
     merged = lifecycle.merge(lifecycle.event_states(late).unionByName(lifecycle.job_states(first)))
     purges = lifecycle.purges_by_queue(early)
     for jobs in (

@@ -28,7 +28,7 @@ from duetime.stores.open import open_store
 from duetime.worker.daemon import work
 from duetime.worker.options import PoolKind, WorkerOptions
 from tests.plugins.redis_server import RedisServer
-from tests.spark.frames import events
+from tests.spark.frames import events, settled
 from tests.spark.history import HOUR_MS, NAMESPACE, Node, Story
 
 MAIL = Queue(NAMESPACE, "mail")
@@ -112,7 +112,6 @@ def test_tasks_that_were_running_when_the_store_was_wiped_let_the_callback_run(
         assert [moved.id for moved in last.then] == [CALLBACK]
         [callback] = client.reserve(["mail"], limit=3)
         client.send(calls.ack(MAIL, [callback]))
-        assert run_reconcile(lake, str(journal), beside).lost == 0
         assert client.reserve(["mail"], limit=3) == []
     assert counting(redis.url) == []
 
@@ -200,7 +199,7 @@ def counts(spark: SparkSession) -> dict[str, tuple[Any, ...]]:
     rows = [row_of(name, entry) for name, (entries, _) in JOINS.items() for entry in entries]
     held = frame(spark, [("n", "q", row["id"], 1, "ready") for row in rows if row["id"].endswith("~>held")], SCAN)
     scanned, entries = Scanned(held, NOW - 10, NOW, "default"), events(spark, *rows)
-    jobs = lifecycle(entries)
+    jobs = settled(lifecycle(entries))
     finished = joins.under_way(joins.finishes(entries, scanned)).transform(joins.without_callback, jobs)
     counted = joins.counts(joins.done(finished, jobs, scanned), scanned).collect()
     return {row["name"]: (row["count"], row["left_ms"], row["again"] and row["again"]["id"]) for row in counted}

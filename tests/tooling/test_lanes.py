@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugins.lanes import ROOT, TESTS, full_only_files, lanes, regression_tests
+from tests.plugins.lanes import ROOT, TESTS, full_only, lanes, regression_tests
 
 pytest_plugins = ["pytester"]
 
@@ -43,7 +43,7 @@ def test_every_repaired_fault_names_a_test() -> None:
 
 
 def test_every_file_and_case_of_the_lanes_exists() -> None:
-    assert missing(full_only_files()) == []
+    assert missing(full_only()) == []
     for folder, kinds in lanes()["chosen"].items():
         assert missing(frozenset(f"{folder}/{entry}" for entries in kinds.values() for entry in entries)) == []
 
@@ -77,7 +77,7 @@ SAMPLE = """
         pass
 """
 LANES = """
-full_only = ["test_story.py", "test_repaired_story.py"]
+full_only = ["test_story.py", "test_repaired_story.py", "test_cases.py::test_long", "test_cases.py::test_short[2]"]
 [chosen."."]
 mysql = ["test_sample.py::test_chosen", "test_sample.py::test_chosen_case[mysql-2]"]
 """
@@ -92,7 +92,18 @@ STORY = """
     def test_second():
         pass
 """
+CASES = """
+    import pytest
+
+    def test_long():
+        pass
+
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_short(number):
+        pass
+"""
 SHORT = [
+    "test_cases.py::test_short[1]",
     "test_repaired_story.py::test_first",
     "test_sample.py::test_chosen[memory]",
     "test_sample.py::test_chosen[mysql]",
@@ -106,6 +117,8 @@ SHORT = [
 ]
 FULL = [
     *SHORT,
+    "test_cases.py::test_long",
+    "test_cases.py::test_short[2]",
     "test_repaired_story.py::test_second",
     "test_sample.py::test_chosen_case[mysql-1]",
     "test_sample.py::test_other[mysql]",
@@ -128,7 +141,7 @@ def test_what_a_lane_collects(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makepyfile(test_sample=SAMPLE, test_story=STORY, test_repaired_story=STORY)
+    pytester.makepyfile(test_sample=SAMPLE, test_cases=CASES, test_story=STORY, test_repaired_story=STORY)
     folder = Path(pytester.path)
     (folder / "lanes.toml").write_text(LANES)
     (folder / "regressions.toml").write_text(REGRESSIONS)

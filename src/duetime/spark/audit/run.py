@@ -31,6 +31,7 @@ from duetime.spark.lifecycle import transform as lifecycle
 from duetime.spark.lifecycle.job_files import job_files, touched_minutes, touches
 from duetime.spark.lifecycle.run import run_lifecycle
 from duetime.spark.load.options import LoadOptions
+from duetime.spark.schemas import JOBS
 from duetime.spark.session import whole_file_session
 
 WAIT_S = 2 * JournalOptions.segment_age_s + HOUSEKEEPING_S
@@ -166,16 +167,17 @@ def gather(
         now = read_until(lake, journal, run, registered=registered, awaited=awaited, wait=wait)
     told("following the jobs")
     run_lifecycle(lake)
-    return follow(lake, now, scanned, beside.namespaces if beside else ())
+    return follow(lake, now, scanned, beside.namespaces if beside else (), run=run)
 
 
-def follow(lake: Lake, now: JournalNow, scanned: Scanned | None, namespaces: Sequence[str] = ()) -> Evidence:
+def follow(lake: Lake, now: JournalNow, scanned: Scanned | None, namespaces: Sequence[str], *, run: str) -> Evidence:
     """The jobs as the journal has them at this moment, without those that have ended in peace."""
     manifest = lake.jobs.manifest()
     facts = job_files(lake, manifest)
     is_touched = touches(facts, touched_minutes(now.late) if now.late_rows else ())
     weighed = {file for file in manifest.files if facts[file.path].open or is_touched(file)}
-    jobs = jobs_now(lake, now, lake.jobs.read(manifest=manifest, only=lambda file: file in weighed))
+    table = lake.jobs.read(manifest=manifest, only=lambda file: file in weighed)
+    jobs = jobs_now(lake, now, table, f"{lake.scratch(run)}/late-jobs")
     closed = [file for file in manifest.files if file not in weighed]
     evidence = Evidence(now, jobs, scanned, manifest, closed, namespaces)
     return replace(evidence, jobs=evidence.narrowed(jobs))
@@ -202,8 +204,11 @@ def scan_store(lake: Lake, view: StoreView, beside: Beside, run: str) -> Scanned
     )
 
 
-def jobs_now(lake: Lake, now: JournalNow, table: DataFrame) -> DataFrame:
-    """JOBS with what the open segments add to the table; only the jobs that they are about are worked out again."""
+def jobs_now(lake: Lake, now: JournalNow, table: DataFrame, folder: str) -> DataFrame:
+    """JOBS with what the open segments add to the table; only the jobs that they are about are computed again.
+
+    Those are written to `folder`, because several queries follow, and each would plan and compute them again.
+    """
     if not now.late_rows:
         return table
     late = now.late
@@ -213,7 +218,9 @@ def jobs_now(lake: Lake, now: JournalNow, table: DataFrame) -> DataFrame:
     purges = lifecycle.purges_by_queue(known.unionByName(late.select(*known.columns)))
     touched = table.join(keys, on=list(audit.KEY), how="left_semi").select(*table.columns)
     merged = lifecycle.merge(states.unionByName(lifecycle.job_states(touched)))
-    fresh = lifecycle.finish(merged, lifecycle.batch_names(late, touched), purges)
+    lifecycle.finish(merged, lifecycle.batch_names(late, touched), purges).write.parquet(folder)
+    fresh = lake.spark.read.schema(JOBS).parquet(folder)
+    keys = fresh.select(*audit.KEY)
     rest = table.join(keys, on=list(audit.KEY), how="left_anti").select(*table.columns)
     if late.where(F.col("event") == Event.PURGED).isEmpty():
         return rest.unionByName(fresh)
