@@ -110,10 +110,10 @@ def test_a_bad_row_in_the_last_partition_leaves_the_store_untouched(
 
 def test_bad_rows_can_be_put_aside(spark: SparkSession, redis_url: str, lake: str) -> None:
     frame = members(spark, 100).withColumn("tries", F.when(F.col("id") == "recall-000007", -1).otherwise(3))
-    done = schedule(frame, url=redis_url, queue="recall", batch="b1", lake=lake, bad_records="quarantine")
+    done = schedule(frame, url=redis_url, queue="recall", batch="b1", lake=lake, bad_records="skip")
 
     assert (done.rows, done.accepted, done.bad) == (99, 99, 1)
-    [row] = spark.read.parquet(f"{lake}/batches/b1/quarantine").collect()
+    [row] = spark.read.parquet(f"{lake}/batches/b1/rejected").collect()
     assert (row["id"], row["reason"]) == ("recall-000007", "tries is not a whole number from 0 to 65535")
     assert "recall-000007" not in {job.id for job in jobs_in(redis_url, "default", "recall")}
 

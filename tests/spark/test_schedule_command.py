@@ -132,8 +132,50 @@ def test_bad_rows_end_it_with_their_reasons_or_are_put_aside(spark: SparkSession
     assert refused.error["code"] == "bad_rows"
     assert refused.error["fields"]["reasons"] == {"the body is null": 1}
 
-    done = shell.ok(*arguments, "--bad-rows", "quarantine").out
-    assert "3 accepted, 1 bad rows in quarantine" in done
+    done = shell.ok(*arguments, "--bad-rows", "skip").out
+    assert "3 accepted, 1 bad rows written to lake/batches/recall-" in done
+
+
+def test_a_value_that_an_expression_cannot_read_is_a_bad_row(spark: SparkSession, shell: Shell) -> None:
+    (shell.folder / "members.csv").write_text("member_id,ends\n1,2090-01-05 10:00:00\n2,soon\n3,\n4,later\n")
+    arguments = ("--source", "members.csv", "--queue", "recall", "--body", "struct(member_id)")
+    asked = ("pipeline", "schedule", *arguments, "--id", "string(member_id)", "--due", "to_timestamp(ends)")
+    refused = shell.run(*asked, "--json")
+    problem = "--due cannot be evaluated: to_timestamp(ends)"
+    assert (refused.code, refused.error["code"]) == (2, "bad_rows")
+    assert refused.error["fields"]["reasons"] == {problem: 2}
+    assert refused.error["fields"]["examples"] == ['{"member_id":2,"ends":"soon"}']
+    assert 'for example the row {"member_id":2,"ends":"soon"}, the ids \'2\', \'4\'' in refused.error["message"]
+    assert jobs_in(shell.url, "default", "recall") == []
+
+    [done] = shell.json(*asked, "--bad-rows", "skip")
+    assert (done["accepted"], done["bad"]) == (2, 2)
+    assert {job.id for job in jobs_in(shell.url, "default", "recall")} == {"1", "3"}, "null is due now"
+    rejected = spark.read.parquet(str(shell.folder / done["rejected"])).orderBy("id").collect()
+    assert [(row["id"], row["reason"]) for row in rejected] == [("2", problem), ("4", problem)]
+    assert json.loads(rejected[1]["body"]) == {"member_id": 4, "ends": "later"}
+
+
+@pytest.mark.parametrize(
+    ("option", "expression"),
+    [("--where", "int(plan) > 0"), ("--id", "1 div (member_id - 2)"), ("--body", "map('a', int(email))")],
+)
+def test_every_expression_that_fails_is_named(spark: SparkSession, shell: Shell, option: str, expression: str) -> None:
+    given = {"--body": "email", option: expression}
+    arguments = [word for pair in given.items() for word in pair]
+    where = ("--source", "members.csv", "--queue", "recall", "--dry-run")
+    [found] = shell.json("pipeline", "schedule", *where, *arguments)
+    assert found["reasons"][f"{option} cannot be evaluated: {expression}"] == {"--id": 1, "--body": 3}.get(option, 4)
+
+
+def test_a_source_without_rows_is_named_and_leaves_no_batch(spark: SparkSession, shell: Shell) -> None:
+    asked = ("pipeline", "schedule", *SELECTION[:-1], "plan = 'gold'", "--batch", "gold")
+    said = shell.ok(*asked).out
+    assert "the source has no rows, or --where leaves none; nothing was pushed" in " ".join(said.split())
+    with (shell.folder / "members.csv").open("a") as members:
+        members.write("5,e@example.org,gold,2090-01-05 10:00:00\n")
+    [done] = shell.json(*asked)
+    assert (done["accepted"], done["was_done"]) == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +185,7 @@ def test_bad_rows_end_it_with_their_reasons_or_are_put_aside(spark: SparkSession
         (("--source", "members.csv", "--body", "email("), "PARSE_SYNTAX_ERROR"),
         (("--source", "nowhere.csv", "--body", "email"), "PATH_NOT_FOUND"),
         (("--source", "members.csv", "--body", "email", "--priority", "urgent"), "a priority is high, normal or low"),
-        (("--source", "members.csv", "--body", "email", "--bad-rows", "maybe"), "fail or quarantine"),
+        (("--source", "members.csv", "--body", "email", "--bad-rows", "maybe"), "must be fail or skip"),
     ],
 )
 def test_what_cannot_be_right_is_said_in_one_line(

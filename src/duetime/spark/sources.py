@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duetime.model.errors import InvalidRequest
+from duetime.spark.load.job_columns import SOURCE_PROBLEM, SOURCE_ROW
 
 ENDINGS = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 USUAL: Mapping[str, Mapping[str, str]] = {
@@ -46,17 +47,40 @@ class Selection:
 
 
 def read_selection(spark: SparkSession, selection: Selection) -> DataFrame:
-    """The job columns. Raises InvalidRequest with Spark's own words for what it cannot read or work out."""
+    """The job columns. Raises InvalidRequest with Spark's own words for what it cannot read or analyse.
+
+    A row for which an expression fails, such as a date that cannot be parsed, does not end the query: SOURCE_PROBLEM
+    names the expression and SOURCE_ROW holds the row as JSON. Both are null for all other rows.
+    """
+    given = {"body": selection.body, "id": selection.id, "due": selection.due}
+    expressions = {name: f"string({text})" if name == "id" else text for name, text in given.items() if text}
     try:
-        frame = _read(spark, selection)
+        rows = _read(spark, selection)
+        problem = F.lit(None).cast("string")
+        for name, text in {**expressions, "where": selection.where}.items():
+            if text:
+                said = F.lit(f"--{name} cannot be evaluated: {getattr(selection, name)}")
+                problem = F.when(_fails(rows, text), said).otherwise(problem)
+        row = F.when(problem.isNotNull(), F.to_json(F.struct(*(F.col(f"`{name}`") for name in rows.columns))))
+        columns = [
+            F.when(~_fails(rows, text), F.expr(text)).alias("due_at" if name == "due" else name)
+            for name, text in expressions.items()
+        ]
         if selection.where:
-            frame = frame.where(selection.where)
-        columns = [F.expr(selection.body).alias("body")]
-        columns += [F.expr(selection.id).cast("string").alias("id")] if selection.id else []
-        columns += [F.expr(selection.due).alias("due_at")] if selection.due else []
-        return frame.select(*columns)
+            rows = rows.where(_fails(rows, selection.where) | F.expr(selection.where))
+        return rows.select(*columns, problem.alias(SOURCE_PROBLEM), row.alias(SOURCE_ROW))
     except (AnalysisException, ParseException) as error:
         raise InvalidRequest(_first_line(error)) from None
+
+
+def _fails(rows: DataFrame, expression: str) -> Column:
+    """Whether evaluating the expression fails for a row. Spark has no general `try`, but try_to_binary answers null for
+    any error within its argument. Hashing or printing the value makes Spark compute all parts of it.
+    """
+    kind = rows.select(F.expr(expression)).schema[0].dataType.simpleString()
+    value = F.struct(F.expr(expression).alias("value"))
+    text = F.to_json(value) if "map<" in kind or "variant" in kind else F.xxhash64(value).cast("string")
+    return F.try_to_binary(text, F.lit("utf-8")).isNull()
 
 
 def _read(spark: SparkSession, selection: Selection) -> DataFrame:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from duetime.spark.sources import Selection
 
 SHOWN_HOURS = 24
+NO_ROWS = "the source has no rows, or --where leaves none"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,10 @@ class LoadChoices:
         ),
     ] = 0
     bad_rows: Annotated[
-        str, typer.Option(metavar="WORD", help="fail: push nothing if a row is bad; quarantine: put bad rows aside.")
+        str,
+        typer.Option(
+            metavar="WORD", help="fail: push nothing if a row is bad; skip: write bad rows to a file instead."
+        ),
     ] = "fail"
     journal: Annotated[
         str | None,
@@ -128,7 +132,7 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
     }
     answer = target.answer
     if not options.dry_run and not spark.remote and (done := _find_done(spark.lake_folder, fields)):
-        _show(answer, done, f"{target.space}/{options.queue}", batch)
+        _show(answer, done, f"{target.space}/{options.queue}", batch, spark.lake_folder)
         return
     with spark.session("schedule") as session, show_progress("reading", as_json=target.json) as progress:
         from duetime.spark.load.options import read_options
@@ -143,7 +147,7 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
                 found: Preview | Scheduled = look(frame, checked)
             else:
                 found = load(frame, lake=spark.lake_folder, on_phase=progress.begin, **fields)
-    _show(answer, found, f"{target.space}/{options.queue}", batch)
+    _show(answer, found, f"{target.space}/{options.queue}", batch, spark.lake_folder)
 
 
 def _find_done(lake: str, fields: "LoadFields") -> "Scheduled | None":
@@ -160,18 +164,18 @@ def default_batch(queue: str, selection: "Selection", choices: LoadChoices, targ
     return f"{queue[:150]}-{datetime.now(UTC):%Y-%m-%d}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
 
 
-def _show(answer: Answer, found: "Preview | Scheduled", queue: str, batch: str) -> None:
+def _show(answer: Answer, found: "Preview | Scheduled", queue: str, batch: str, lake: str) -> None:
     from duetime.spark.load.batch import Scheduled
 
     if isinstance(found, Scheduled):
-        _tell_result(answer, found, queue)
+        _show_result(answer, found, queue, lake)
     elif answer.as_json:
         answer.document({"batch": batch, "queue": queue, **_preview_document(found)})
     else:
         _print_preview(answer, found, queue, batch)
 
 
-def _tell_result(answer: Answer, done: "Scheduled", queue: str) -> None:
+def _show_result(answer: Answer, done: "Scheduled", queue: str, lake: str) -> None:
     rate = done.rows / done.seconds if done.seconds else 0.0
     document: dict[str, Any] = {
         "batch": done.batch,
@@ -180,6 +184,7 @@ def _tell_result(answer: Answer, done: "Scheduled", queue: str) -> None:
         "accepted": done.accepted,
         "kept": done.kept,
         "bad": done.bad,
+        "rejected": f"{lake}/batches/{done.batch}/rejected" if done.bad else "",
         "repeated": done.repeated,
         "files": done.files,
         "finished_at": done.finished_at,
@@ -191,9 +196,12 @@ def _tell_result(answer: Answer, done: "Scheduled", queue: str) -> None:
         said = f"the batch {done.batch} was done {rfc3339(done.finished_at)} with {done.accepted:,} accepted"
         answer.show(document, f"{queue}: {said}; the source was not read now and nothing was pushed")
         return
+    if not done.rows and not done.bad:
+        answer.show(document, f"{queue}: {NO_ROWS}; nothing was pushed, and no batch was recorded")
+        return
     parts = [f"{done.accepted:,} accepted"]
     parts += [f"{done.kept:,} kept"] if done.kept else []
-    parts += [f"{done.bad:,} bad rows in quarantine"] if done.bad else []
+    parts += [f"{done.bad:,} bad rows written to {document['rejected']}"] if done.bad else []
     parts += [f"{done.repeated:,} of them by an earlier run"] if done.repeated else []
     pace = f" in {span(done.seconds * 1000)} ({rate:,.0f} jobs/s)" if done.seconds else ""
     text = f"{queue}: {', '.join(parts)}{pace}; batch {done.batch}, done {rfc3339(done.finished_at)}"
@@ -218,7 +226,7 @@ def _print_preview(answer: Answer, found: "Preview", queue: str, batch: str) -> 
         answer.console.print(f"  {count:,} bad: {reason}")
     hours = found.hours[:SHOWN_HOURS]
     if not hours:
-        raise InvalidRequest("no row can be a job")
+        raise InvalidRequest("no row can be a job" if found.rows else NO_ROWS)
     answer.table([], {"due from": [rfc3339(hour.at) for hour in hours], "jobs ": [f"{hour.jobs:,}" for hour in hours]})
     if len(found.hours) > SHOWN_HOURS:
         rest = sum(hour.jobs for hour in found.hours[SHOWN_HOURS:])

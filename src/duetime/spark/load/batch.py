@@ -6,7 +6,7 @@
     <lake>/batches/<batch>/_accepted.<run>, _pushing.<run>    the same for what was missing after a reconcile
     <lake>/batches/<batch>/_progress/                     how many rows are pushed, while it is under way
     <lake>/batches/<batch>/_manifest                      the end: a batch with this is never pushed again
-    <lake>/batches/<batch>/quarantine/                    bad rows with their reasons, where they were put aside
+    <lake>/batches/<batch>/rejected/                      bad rows with their reasons, if they were skipped
 
 Each of the small files, those of the progress apart, is created whole or not at all, never over another one, and never
 changed. Runs on the driver.
@@ -130,6 +130,7 @@ class Batch:
         self.name = name
         self.lake = files.home(lake)
         self.home = f"{self.lake}/batches/{name}"
+        self.rejected = f"{self.home}/rejected"
 
     @classmethod
     def open(cls, spark: SparkSession, lake: str, name: str) -> Self:

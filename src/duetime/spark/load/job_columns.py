@@ -25,6 +25,12 @@ from duetime.spark.load.wall_clock import instants
 arrow: Any = pa
 kernels: Any = pc
 
+SOURCE_PROBLEM, SOURCE_ROW = "_duetime_problem", "_duetime_row"
+"""Columns that `sources.read_selection` adds: why a row cannot be a job, and the row of the source as JSON."""
+
+EXPRESSION = "--"
+"""Reasons about an expression begin with the option that it was given by, such as --due."""
+
 SCHEMA = arrow.schema(
     [
         ("id", arrow.string()),
@@ -67,7 +73,8 @@ def job_columns(batch: Any, options: LoadOptions, now_ms: int, batch_name: str, 
     `zone` is the session's time zone, for times without one; None if it is not known.
     """
     given = {name: batch.column(name) for name in batch.schema.names}
-    size = batch.num_rows
+    problem, source_row = given.pop(SOURCE_PROBLEM, None), given.pop(SOURCE_ROW, None)
+    batch, size = batch.select(list(given)), batch.num_rows
 
     def either(name: str, read: Callable[[Any], Any], default: Any, kind: Any) -> Any:
         constant = arrow.repeat(arrow.scalar(default, kind), size)
@@ -88,6 +95,9 @@ def job_columns(batch: Any, options: LoadOptions, now_ms: int, batch_name: str, 
         shift = [crc32((one or "").encode()) % options.spread_ms for one in ids.to_pylist()]
         columns["due_at"] = kernels.add(columns["due_at"], arrow.array(shift, arrow.int64()))
     columns["reason"] = _reasons(columns, now_ms, _looks_like_seconds(given, size))
+    if problem is not None:  # such a row is reported as the source has it
+        columns["reason"] = kernels.coalesce(problem, columns["reason"])
+        columns["body"] = kernels.coalesce(source_row.cast(arrow.binary()), columns["body"])
     return arrow.table(columns, schema=SCHEMA)
 
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from duetime.model.errors import InvalidRequest
-from duetime.spark.load.job_columns import job_columns
+from duetime.spark.load.job_columns import SOURCE_PROBLEM, SOURCE_ROW, job_columns
 from duetime.spark.load.options import LoadOptions
 
 KNOWN = ("id", "body", "due_at", "delay", "queue", "ttl", "tries", "priority", "attributes")
@@ -79,7 +79,7 @@ def order(given: Collection[str]) -> list[str]:
 
 def check_columns(schema: Any) -> dict[str, DataType]:
     """The types of the columns by name. Raises InvalidRequest, which names the column that is wrong."""
-    kinds = {field.name: field.dataType for field in schema.fields}
+    kinds = {one.name: one.dataType for one in schema.fields if one.name not in (SOURCE_PROBLEM, SOURCE_ROW)}
     if unknown := sorted(set(kinds) - set(KNOWN)):
         raise InvalidRequest(f"a job has no column {unknown[0]!r}; it has {', '.join(KNOWN)}")
     if "body" not in kinds:
@@ -89,12 +89,23 @@ def check_columns(schema: Any) -> dict[str, DataType]:
     for name, allowed in ALLOWED.items():
         if name in kinds and not isinstance(kinds[name], allowed):
             raise InvalidRequest(
-                f"the column {name} cannot be of type {kinds[name].simpleString()}{HINTS.get(name, '')}"
+                f"the column {name} cannot be of type {kinds[name].simpleString()}{_hint(name, kinds[name])}"
             )
     return kinds
 
 
-HINTS = {"due_at": "; it is a timestamp, a date, or epoch milliseconds (bigint)"}
+def _hint(name: str, kind: DataType) -> str:
+    """What to do about a due time of the wrong type; empty for other columns."""
+    if name != "due_at":
+        return ""
+    allowed = "; it must be a timestamp, a date, or epoch milliseconds (bigint)"
+    if isinstance(kind, StringType):
+        return f"{allowed}: use to_timestamp(due_at), or to_timestamp(due_at, 'dd.MM.yyyy HH:mm') for your own format"
+    if isinstance(kind, NumericType):
+        return f"{allowed}: use timestamp_seconds(due_at) for epoch seconds"
+    return allowed
+
+
 _SPAN = (DayTimeIntervalType, NumericType)
 ALLOWED: dict[str, tuple[type[DataType], ...]] = {
     "body": (BinaryType, StringType, StructType, MapType, ArrayType),

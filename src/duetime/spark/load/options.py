@@ -23,7 +23,7 @@ class BadRecords(StrEnum):
     """What a row that cannot be a job does to the load."""
 
     FAIL = "fail"
-    QUARANTINE = "quarantine"
+    SKIP = "skip"
 
 
 class LoadFields(TypedDict, total=False):
@@ -174,10 +174,11 @@ def _rate(value: Any) -> float:
 
 
 def _bad_records(value: Any) -> BadRecords:
+    word = str(value).lower()
     try:
-        return BadRecords(str(value).lower())
+        return BadRecords.SKIP if word == "quarantine" else BadRecords(word)
     except ValueError:
-        raise InvalidRequest(f"badRecords is fail or quarantine, not {value!r}") from None
+        raise InvalidRequest(f"badRecords must be fail or skip, got {value!r}") from None
 
 
 def read_priority(value: Any) -> Priority:

@@ -22,6 +22,7 @@ from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.ids import IdMaker
 from duetime.spark.lake.files import LocalFiles
 from duetime.spark.load.batch import Accepted, Batch, BatchConflict, Scheduled
+from duetime.spark.load.job_columns import EXPRESSION
 from duetime.spark.load.job_rows import ROWS, check_columns, job_rows, order
 from duetime.spark.load.journal_rules import with_journal
 from duetime.spark.load.options import BadRecords, LoadFields, LoadOptions, read_options
@@ -30,6 +31,7 @@ from duetime.spark.load.task_push import ask_store
 from duetime.stores.base import StoreInfo
 
 SAMPLE = 5
+SHOWN_ROW = 300
 
 OnProgress = Callable[[str, int], None]
 """Called with the phase that begins ("checking", "pushing", "done") and its number of rows (0: not known yet)."""
@@ -48,6 +50,7 @@ def schedule(
 
     `options["source"]` says where the rows are from; another one under the same batch name is a BatchConflict. Without
     it only the columns are compared, so other rows with the same columns are taken for the batch that was there before.
+    A frame without rows is no batch: `rows` is 0, and a later run under the same name pushes its rows.
     Raises BadRows (nothing was pushed), BatchConflict, ReconcileFirst, LoadFailed, StoreUnavailable.
     """
     given = read_options(options)
@@ -67,6 +70,8 @@ def schedule(
     if accepted is None:
         tell("checking", 0)
         accepted = _accept(frame, batch, given, store)
+        if not accepted.rows:
+            return Scheduled(batch.name, given.namespace, 0, 0, 0, 0, 0, store.epoch, store.now)
     else:
         _check_same(batch, accepted, frame, given)
     name = find_round(batch, given, store)
@@ -152,24 +157,34 @@ def _accept(frame: DataFrame, batch: Batch, options: LoadOptions, store: StoreIn
         at=store.now,
         source=_source_digest(frame, options),
     )
+    if not record.rows:  # not a batch: the rows of the next run under this name must count
+        batch.forget(folder)
+        return record
     return batch.accept(record)
 
 
 def _handle_bad(bad: DataFrame, batch: Batch, counts: dict[str, Any], options: LoadOptions) -> None:
     """Put the bad rows aside, or raise BadRows with a sample of them."""
-    if options.bad_records is BadRecords.QUARANTINE:
-        bad.write.mode("overwrite").parquet(f"{batch.home}/quarantine")
+    if options.bad_records is BadRecords.SKIP:
+        bad.write.mode("overwrite").parquet(batch.rejected)
         return
-    reasons = bad.groupBy("reason").count().orderBy(F.desc("count"), "reason").collect()
-    sample = [row["id"] for row in bad.orderBy("id").select("id").limit(SAMPLE).collect()]
-    said = "; ".join(f"{row['reason']}: {row['count']:,}" for row in reasons)
+    # The body of a row whose expression failed is the source's row.
+    example = F.min(F.when(F.col("reason").startswith(EXPRESSION), F.col("body").cast("string"))).alias("example")
+    found = bad.groupBy("reason").agg(F.count(F.lit(1)).alias("count"), example)
+    reasons = found.orderBy(F.desc("count"), "reason").collect()
+    sample = [row["id"] for row in bad.where("id is not null").orderBy("id").select("id").limit(SAMPLE).collect()]
+    examples = [f"the row {row['example'][:SHOWN_ROW]}" for row in reasons if row["example"]][:SAMPLE]
+    examples += [f"the ids {', '.join(map(repr, sample))}"] if sample else []
+    counted = [f"{row['reason']}: {row['count']:,}" for row in reasons]
+    counted += [f"for example {', '.join(examples)}"] if examples else []
     raise BadRows(
-        f"{counts['bad']:,} of {counts['rows']:,} rows cannot be jobs, so nothing was pushed: {said}; "
-        f"for example the ids {', '.join(map(repr, sample))}. badRecords=quarantine puts them aside",
+        f"{counts['bad']:,} of {counts['rows']:,} rows cannot be jobs, so nothing was pushed: {'; '.join(counted)}. "
+        "badRecords=skip (--bad-rows skip) pushes the others and writes these to a file",
         rows=counts["rows"],
         bad=counts["bad"],
         reasons={row["reason"]: row["count"] for row in reasons},
         sample=sample,
+        examples=[row["example"] for row in reasons if row["example"]],
     )
 
 

@@ -89,7 +89,7 @@ def read_write_options(options: Mapping[str, str], schema: StructType) -> LoadOp
     if not read.queue and "queue" not in kinds:
         raise InvalidSettings("name a queue: by the option queue or in a column queue")
     if read.bad_records is not BadRecords.FAIL:
-        raise InvalidSettings("only duetime.spark.schedule can put bad rows into quarantine; here they end the load")
+        raise InvalidSettings("only duetime.spark.schedule can skip bad rows; here they end the load")
     if read.max_jobs_per_second and not read.writers:
         raise InvalidSettings("maxJobsPerSecond needs the option writers: how many tasks push at a time and share it")
     if read.journal:
