@@ -76,6 +76,27 @@ def test_a_trigger_takes_so_many_rows(spark: SparkSession, tmp_path: Path) -> No
     assert len({one for batch in batches for one in batch}) == 7
 
 
+def test_a_busy_node_leaves_room_for_the_others(tmp_path: Path) -> None:
+    write_segment(tmp_path, "a-busy", 1, 1_000)
+    write_segment(tmp_path, "b-quiet", 1, 2)
+    write_segment(tmp_path, "c-quiet", 1, 5)
+    reader = JournalReader({"journal": str(tmp_path)})
+
+    assert reader.latestOffset({}, ReadMaxRows(12)) == {"a-busy": 5, "b-quiet": 2, "c-quiet": 5}
+    assert reader.latestOffset({}, ReadMaxRows(100)) == {"a-busy": 93, "b-quiet": 2, "c-quiet": 5}
+
+
+def test_every_node_is_read_although_there_are_more_nodes_than_rows_in_a_trigger(tmp_path: Path) -> None:
+    for node in "abcde":
+        write_segment(tmp_path, node, 1, 10)
+    reader, offset, sizes = JournalReader({"journal": str(tmp_path)}), {}, list[int]()
+    for _ in range(3):
+        before, offset = offset, reader.latestOffset(offset, ReadMaxRows(2))
+        sizes.append(sum(offset.values()) - sum(before.values()))
+
+    assert (sizes, set(offset)) == ([2, 2, 2], set("abcde"))
+
+
 def test_what_came_after_the_start_of_available_now_is_left(tmp_path: Path) -> None:
     write_segment(tmp_path, "a", 1, 4)
     reader = JournalReader({"journal": str(tmp_path)})
@@ -175,7 +196,7 @@ def test_a_damaged_line_is_skipped_with_its_entry(spark: SparkSession, tmp_path:
     whole = [("a", 1), ("a", 4), ("a", 5), ("a", 7), ("a", 8), ("b", 2), ("b", 3)]
     assert run(spark, journal, tmp_path) == [whole]
     batches = run(spark, journal, tmp_path / "in-steps", maxRowsPerTrigger="2")
-    assert [one for batch in batches for one in batch] == whole
+    assert sorted(one for batch in batches for one in batch) == whole
 
 
 def test_damage_excuses_no_more_entries_than_there_were_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -80,14 +80,10 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         newest = self._target if self._target is not None else self._newest()
-        reached, room = dict(start), limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        for node, last in sorted(newest.items()):
-            begin = reached.get(node, 0)
-            take = last - begin if room is None else min(last - begin, room)
-            if take > 0:
-                reached[node] = begin + take
-                room = None if room is None else room - take
-        return reached
+        waiting = {node: last - start.get(node, 0) for node, last in newest.items() if last > start.get(node, 0)}
+        if isinstance(limit, ReadMaxRows):
+            waiting = fair_shares(waiting, limit.max_rows, turn=sum(start.values()))
+        return start | {node: start.get(node, 0) + rows for node, rows in waiting.items() if rows}
 
     def _newest(self) -> Offset:
         return {node.name: last for node in nodes(self._folder) if (last := _last(node))}
@@ -120,6 +116,26 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._tolerant:
             raise StoreDamaged(f"{text}; the option failOnDataLoss=false goes on without them", node=gap.node)
         _log.warning("journal_gap %s", text)
+
+
+def fair_shares(waiting: Mapping[str, int], room: int, *, turn: int) -> dict[str, int]:
+    """How many of its waiting entries each node may send. All get an equal part of `room`, and a part that a node does
+    not need goes to the others, so that a busy node cannot keep the others from being read.
+
+    What an equal division leaves goes to single nodes, beginning with another one at each `turn`, the number of entries
+    read so far: nobody is left out for ever, even if there are more nodes than room.
+    """
+    shares: dict[str, int] = {}
+    for index, node in enumerate(sorted(waiting, key=waiting.__getitem__)):
+        shares[node] = min(waiting[node], room // (len(waiting) - index))
+        room -= shares[node]
+    names = sorted(waiting)
+    first = turn % len(names) if names else 0
+    for node in [*names[first:], *names[:first]]:
+        if room and shares[node] < waiting[node]:
+            shares[node] += 1
+            room -= 1
+    return shares
 
 
 def _folder(text: str) -> Path:
