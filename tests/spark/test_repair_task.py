@@ -1,5 +1,8 @@
 """The task that puts lost jobs back, without Spark around it: its answer for each row, and the entries it drafts."""
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +19,7 @@ from duetime.model.clock import SystemClock
 from duetime.model.job import Delivery, Event
 from duetime.model.names import Queue
 from duetime.spark.audit.store import StoreView
-from duetime.spark.reconcile.entries import RepairEntries
+from duetime.spark.reconcile.entries import RepairEntries, close_left
 from duetime.spark.reconcile.repair_task import RepairTask
 
 QUEUE = Queue("shop", "mail")
@@ -54,7 +57,7 @@ def carry_out(url: str, batches: Iterator[pa.RecordBatch], now: int, journal: st
     view = StoreView(url)
     epoch = view.info().epoch
     view.close()
-    task = RepairTask((url, None), epoch, now, journal=journal)
+    task = RepairTask((url, None), epoch, now, run="run", journal=journal)
     found = [row for batch in task(batches) for row in batch.to_pylist()]
     return sorted(found, key=lambda row: NAMES.index(row["id"]) if row["id"] else 0)
 
@@ -145,11 +148,47 @@ def test_a_task_writes_its_entries_and_signs_off(address_of: Callable[[str], str
 
 def test_a_task_is_a_registered_node_before_it_has_written(address_of: Callable[[str], str], tmp_path: Path) -> None:
     with closing(StoreView(address_of("sqlite"))) as view:
-        entries = RepairEntries(tmp_path / "journal", view)
+        entries = RepairEntries(tmp_path / "journal", view, run="run")
         entries.write([b'{"ts":1,"event":"heartbeat"}'])
         assert view.registered()[entries.node].last is None
         entries.close()
         assert view.registered()[entries.node].last == 2
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from duetime.spark.audit.store import StoreView
+from duetime.spark.reconcile.entries import RepairEntries
+
+entries = RepairEntries(Path(sys.argv[2]), StoreView(sys.argv[1]), run=sys.argv[3])
+entries.write([b'{"ts":1,"event":"heartbeat"}'] * int(sys.argv[4]))
+if int(sys.argv[4]) > 1:
+    entries._writer.flush(60)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_driver_closes_the_nodes_of_tasks_that_were_killed(
+    address_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    """One of them before its first entry was on the disk. A node of another run is not touched."""
+    url, journal = address_of("sqlite"), tmp_path / "journal"
+    for run, count in (("run", "1"), ("run", "3"), ("other", "3")):
+        killed = subprocess.run([sys.executable, "-c", KILLED, url, str(journal), run, count], check=False)
+        assert killed.returncode == -signal.SIGKILL
+    with closing(StoreView(url)) as view:
+        alive = RepairEntries(journal, view, run="other")
+        alive.write([b'{"ts":1,"event":"heartbeat"}'])
+        close_left(journal, "run", view)
+        lasts = {name: record.last for name, record in view.registered().items()}
+        alive.close()
+    ended = {name: last for name, last in lasts.items() if name.startswith("reconcile-run-")}
+    assert sorted(ended.values()) in ([1, 4], [2, 4])
+    assert [last for name, last in lasts.items() if name not in ended] == [None, None]
+    for name, last in ended.items():
+        *_, closed = read_journal(journal, only=[name])
+        assert (closed.event, closed.seq) == (Event.CLOSED, last)
 
 
 @pytest.mark.parametrize("changed", [{"attributes": '{"a":"b"}'}, {"body": b"\xff\x00"}, {"expires_at": 1}])

@@ -1,19 +1,25 @@
 """The journal entries that a reconcile writes: nodes of its own, each sealed and closed by the process that wrote it.
 
 A task writes the entries of its jobs into the journal itself, where the journal is a folder that executors reach as
-well. Where it is not, the driver writes them beside and copies the sealed segments there.
+well. Where it is not, the driver writes them to a folder of its own and copies the sealed segments. A task that is
+killed, such as the slower one of two speculative tasks, leaves its node open: the driver closes it (`close_left`).
 """
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
+from duetime.journal.dead_nodes import close_if_dead
 from duetime.journal.lines import write_text
 from duetime.journal.options import JournalOptions
+from duetime.journal.segments import LOCK, segments
 from duetime.journal.writer import Numbered, Writer
 from duetime.spark.audit.store import StoreView
 
-INSTANCE = "reconcile"
+KILLED_S = 10.0
+"""How long the driver waits for the processes of killed tasks to end; Spark gives them two seconds."""
+CHECK_EVERY_S = 0.1
 FLUSH_S = 120.0
 FLUSH_EVERY = 25_000
 """Entries that wait in memory, while as many are being written. A task that dies loses them, and the next run finds
@@ -24,11 +30,14 @@ their jobs in the store.
 class RepairEntries:
     """One node. It begins with the first entry, so that a run without entries leaves no node behind.
 
-    `deliver` is called with the node's folder when all of its segments are sealed.
+    `run` is the reconcile's, and part of the node's name. `deliver` is called with the node's folder when all of its
+    segments are sealed.
     """
 
-    def __init__(self, folder: Path, view: StoreView, *, deliver: Callable[[Path], None] = lambda node: None) -> None:
-        self._folder, self._view, self._deliver = folder, view, deliver
+    def __init__(
+        self, folder: Path, view: StoreView, *, run: str, deliver: Callable[[Path], None] = lambda node: None
+    ) -> None:
+        self._folder, self._view, self._run, self._deliver = folder, view, run, deliver
         self._writer: Writer | None = None
         self._begun = 0
         self._written: Future[Exception | None] = Future()
@@ -57,7 +66,7 @@ class RepairEntries:
             writer.wait(self._written.set_result)
 
     def _begin(self) -> Writer:
-        writer = Writer(JournalOptions(self._folder, instance=INSTANCE))
+        writer = Writer(JournalOptions(self._folder, instance=_instance(self._run)))
         writer.open()
         self._writer = writer
         self._view.register(writer.node)
@@ -73,3 +82,22 @@ class RepairEntries:
             self._writer.close()
         self._deliver(self._folder / self.node)
         self._view.sign_off(self.node, self._writer.seq)
+
+
+def close_left(journal: Path, run: str, view: StoreView) -> None:
+    """Close the nodes of a run whose tasks were killed, and sign them off, so that no reader waits for their entries.
+
+    What such a task did is in the journal all the same: the task that ran in its place met its marks. A task that is
+    still running after KILLED_S keeps its node; a later run closes it.
+    """
+    deadline = time.monotonic() + KILLED_S
+    for node in sorted(journal.glob(f"{_instance(run)}-*")):
+        while (node / LOCK).exists() and not close_if_dead(node) and time.monotonic() < deadline:
+            time.sleep(CHECK_EVERY_S)
+        record = view.registered().get(node.name)
+        if record and record.last is None and not (node / LOCK).exists():
+            view.sign_off(node.name, segments(node)[-1].last)
+
+
+def _instance(run: str) -> str:
+    return f"reconcile-{run}"

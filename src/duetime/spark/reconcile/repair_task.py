@@ -75,11 +75,13 @@ class UnderWay(NamedTuple):
 class RepairTask:
     """Pickled to executors. `epoch` and `scanned_at` are those of the scan that the plan rests on.
 
-    `journal` is the journal's folder, empty if executors cannot write there.
+    `journal` is the journal's folder, empty if executors cannot write there; `run` is part of the names of its nodes.
     """
 
-    def __init__(self, address: tuple[str, str | None], epoch: str, scanned_at: int, *, journal: str = "") -> None:
-        self._address, self._journal = address, journal
+    def __init__(
+        self, address: tuple[str, str | None], epoch: str, scanned_at: int, *, run: str, journal: str = ""
+    ) -> None:
+        self._address, self._run, self._journal = address, run, journal
         self._epoch, self._scanned_at = epoch, scanned_at
         self._checked_s, self._checked_at = 0.0, 0
 
@@ -89,7 +91,7 @@ class RepairTask:
             view = stack.enter_context(closing(StoreView(*self._address)))
             entries = None
             if self._journal:
-                entries = stack.enter_context(closing(RepairEntries(Path(self._journal), view)))
+                entries = stack.enter_context(closing(RepairEntries(Path(self._journal), view, run=self._run)))
             url, token = self._address
             loop = stack.enter_context(LoopThread())
             bulk = loop.run(open_destination(LoadOptions(url, token=token)))

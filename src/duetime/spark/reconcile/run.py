@@ -32,7 +32,7 @@ from duetime.spark.lake.files import Files, LocalFiles, files_for
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile import joins
 from duetime.spark.reconcile import transform as reconcile
-from duetime.spark.reconcile.entries import RepairEntries
+from duetime.spark.reconcile.entries import RepairEntries, close_left
 from duetime.spark.reconcile.repair import Reconciled, repair
 from duetime.spark.reconcile.repair_task import SUPERSEDED, RepairTask
 from duetime.spark.schemas import JOBS, KEY
@@ -70,13 +70,18 @@ def run_reconcile(
                 (beside.url, beside.token),
                 scanned.epoch,
                 scanned.ended_at,
+                run=run,
                 journal=str(files.path(journal)) if isinstance(files, LocalFiles) else "",
             )
             with closing(StoreView(beside.url, beside.token)) as view:
                 if counted is not None:
                     joins.raise_counts(counted, view)
-                with _driver_entries(files, journal, view) as entries:
-                    repair(lake, task, entries, done, told)
+                try:
+                    with _driver_entries(files, journal, view, run) as entries:
+                        repair(lake, task, entries, done, told)
+                finally:
+                    if isinstance(files, LocalFiles):
+                        close_left(files.path(journal), run, view)
                 forget_whole_nodes(lake, evidence.journal, view)
         _write_summary(lake, done, scanned, beside, files.home(journal))
         return done
@@ -85,7 +90,7 @@ def run_reconcile(
 
 
 @contextmanager
-def _driver_entries(files: Files, journal: str, view: StoreView) -> Generator[RepairEntries | None]:
+def _driver_entries(files: Files, journal: str, view: StoreView, run: str) -> Generator[RepairEntries | None]:
     """The driver's node, for a journal that executors cannot write; None for a local one."""
     if isinstance(files, LocalFiles):
         yield None
@@ -98,7 +103,7 @@ def _driver_entries(files: Files, journal: str, view: StoreView) -> Generator[Re
 
     with (
         TemporaryDirectory(prefix="duetime-reconcile-") as aside,
-        closing(RepairEntries(Path(aside), view, deliver=deliver)) as entries,
+        closing(RepairEntries(Path(aside), view, run=run, deliver=deliver)) as entries,
     ):
         yield entries
 
