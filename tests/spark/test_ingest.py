@@ -14,7 +14,7 @@ from duetime.journal.lines import read_line, write_line
 from duetime.model.errors import InvalidRequest
 from duetime.model.job import Event
 from duetime.spark.ingest import transform as ingest
-from duetime.spark.ingest.run import about_events, run_ingest
+from duetime.spark.ingest.run import NAMED_DAMAGE, about_events, run_ingest
 from duetime.spark.lake.lake import Lake
 from duetime.spark.schemas import EVENTS, frame
 from duetime.stores.finishes import SeenJoin
@@ -126,6 +126,20 @@ def test_every_entry_once(spark: SparkSession, tmp_path: Path) -> None:
     assert about.nodes["node-b"].beats == {"default": TS}
     found = [(row["node"], row["seq"]) for row in lake.events.read().orderBy("node", "seq").collect()]
     assert found == [*(("node-a", seq) for seq in range(1, 15) if seq != 10), ("node-b", 1)]
+
+
+def test_all_damaged_lines_are_counted_although_only_some_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    node = Node(tmp_path / "journal", "node-a", per_segment=5_000)
+    node.write(Event.HEARTBEAT, TS)
+    path = node.seal()
+    assert path is not None
+    path.write_bytes(path.read_bytes() + b"no line\n" * 2_500)
+    lake = Lake(spark, str(tmp_path / "lake"))
+    done = run_ingest(lake, str(tmp_path / "journal"))
+
+    assert (done.events, done.damaged, len(done.damage)) == (1, 2_500, NAMED_DAMAGE)
+    about = about_events(lake.events.manifest())
+    assert (about.damaged, len(about.damage)) == (2_500, NAMED_DAMAGE)
 
 
 def test_no_journal_is_an_error(spark: SparkSession, tmp_path: Path) -> None:

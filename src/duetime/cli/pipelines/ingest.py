@@ -66,5 +66,5 @@ def _text(done: "Ingested") -> str:
     lines = [f"{done.events:,} new events from {done.segments:,} segments{repeated}."]
     lines += [f"damaged: {one.file}, line {one.line}: {one.problem}" for one in done.damage[:NAMED]]
     if done.damaged > NAMED:
-        lines.append(f"... and {done.damaged - NAMED:,} more damaged lines; --json has them.")
+        lines.append(f"... and {done.damaged - NAMED:,} more damaged lines; --json names the first 1,000.")
     return "\n".join(lines)

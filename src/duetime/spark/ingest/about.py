@@ -40,15 +40,21 @@ Purge = tuple[str, str, str, int, str]
 
 
 class EventsAbout(Struct, frozen=True):
-    """`ended` are the files of nodes that have ended. `purges` is None in a lake of a release that kept none."""
+    """`ended` are the files of nodes that have ended. `damage` names the first damaged lines; `damaged_files` has the
+    number of damaged lines of each file that has any. `purges` is None in a lake of a release that kept none.
+    """
 
     nodes: dict[str, NodeState] = field(default_factory=dict[str, NodeState])
     ended: Sequence[str] = ()
     damage: Sequence[DamagedLines] = ()
-    damaged: int = 0
+    damaged_files: dict[str, int] = field(default_factory=dict[str, int])
     events: int = 0
     purges: Sequence[Purge] | None = None
     group_days: Sequence[str] = ()
+
+    @property
+    def damaged(self) -> int:
+        return sum(self.damaged_files.values())
 
 
 def about_events(manifest: Manifest) -> EventsAbout:

@@ -9,7 +9,7 @@ renamed segment adds nothing. Runs on the driver; rows stay on the executors.
 import io
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -176,16 +176,16 @@ def ingest_lines(lake: Lake, lines: DataFrame) -> Ingested:
     read = lines.transform(ingest.read_lines).observe(seen, *ingest.damage_seen())
     staged = lake.events.stage(read.transform(ingest.good_events))
     observed = seen.get
-    damage = find_damage(lake, observed["bad_files"])
-    done = Ingested(segments=len(observed["files"]), damage=damage, damaged=len(damage))
+    damage, damaged_files = find_damage(lake, observed["bad_files"])
+    done = Ingested(segments=len(observed["files"]), damage=damage, damaged=sum(damaged_files.values()))
     while True:
         try:
-            return _publish(lake, staged, done)
+            return _publish(lake, staged, done, damaged_files)
         except PublishConflict:
             continue
 
 
-def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
+def _publish(lake: Lake, staged: Staged, done: Ingested, damaged_files: Mapping[str, int]) -> Ingested:
     """Publish the staged rows that are new. Raises PublishConflict, and keeps them staged, if another run is first."""
     manifest = lake.events.manifest()
     about = about_events(manifest)
@@ -202,14 +202,14 @@ def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
     known_places = {(one.file, one.line) for one in about.damage}
     damage = [one for one in done.damage if (one.file, one.line) not in known_places]
     version = manifest.version
-    if rows or damage:
+    if rows or damage or not damaged_files.keys() <= about.damaged_files.keys():
         touched = {name: state for name, state in nodes.items() if name in incoming or name in about.nodes}
         left, ended = put_ended(lake, join_nodes(touched, incoming), about.ended)
         new_about = EventsAbout(
             nodes=left,
             ended=ended,
             damage=[*about.damage, *damage][:NAMED_DAMAGE],
-            damaged=about.damaged + len(damage),
+            damaged_files={**about.damaged_files, **damaged_files},
             events=about.events + rows,
             purges=sorted({*known_purges(lake, manifest), *find_purges(chosen.read())}),
             group_days=sorted({*about.group_days, *find_group_days(chosen.read())}),
@@ -289,19 +289,22 @@ def extents(events: DataFrame) -> tuple[dict[str, NodeState], int, bool]:
     return found, rows, doubled
 
 
-def find_damage(lake: Lake, files: Iterable[str]) -> list[DamagedLines]:
-    """The damaged lines of these files. The driver reads one file after the other, because there are few."""
+def find_damage(lake: Lake, files: Iterable[str]) -> tuple[list[DamagedLines], dict[str, int]]:
+    """The first NAMED_DAMAGE damaged lines of these files, and how many each file has. The driver reads one file after
+    the other, because there are few.
+    """
     found: list[DamagedLines] = []
+    counts: dict[str, int] = {}
     for file in sorted(map(unquote, files)):  # Spark escapes the paths that it reports
         content = files_for(lake.spark, file).read(file)
         for number, line in enumerate(_lines(content), 1):
             try:
                 read_line(line)
             except ValueError as error:
-                found.append(_damage(file, number, str(error)))
-            if len(found) == NAMED_DAMAGE:
-                return found
-    return found
+                counts[file] = counts.get(file, 0) + 1
+                if len(found) < NAMED_DAMAGE:
+                    found.append(_damage(file, number, str(error)))
+    return found, counts
 
 
 def _lines(content: bytes) -> Iterator[bytes]:
