@@ -44,7 +44,7 @@ def fetch(target: Path, files: tuple[str, ...] = FILES) -> None:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(NPM / name, folder)
         modules = Path(folder) / "node_modules"
-        _npm("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", folder=folder)
+        _npm("ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", folder=folder)
         target.mkdir(parents=True, exist_ok=True)
         for file in files:
             shutil.copy(modules / file, target)

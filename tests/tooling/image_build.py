@@ -1,7 +1,8 @@
 """Follows deploy/Dockerfile without Docker: its COPY and RUN steps, on exactly the files of its build context.
 
 Absolute paths of the image become paths below a folder of the test. Steps that make users are left out, and the base
-image's Python is an empty virtual environment with pip.
+image's Python is an empty virtual environment with pip. `make test` installs with uv, which has the packages in its
+cache and takes the same arguments; `make test-full` installs with pip, as the Dockerfile says.
 """
 
 import os
@@ -17,7 +18,16 @@ ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 DEADLINE_S = 600
 PLACES = re.compile(r"(?<![\w.])/(?=opt/|src\b|var/lib/duetime)")
+SETTINGS = ("PIP_", "UV_", "SSL_CERT_")
 USERS = ("groupadd", "useradd")
+PIP_BY_UV = f"""#!/bin/sh
+[ "$1" = --python ] || exit 64
+python=$2 verb=$3
+shift 3
+[ "$1" != --yes ] || shift
+exec {Path(sys.executable).with_name("uv")} pip "$verb" --python "$python" "$@"
+"""
+"""For `pip --python P install ...` and `pip --python P uninstall --yes ...`."""
 
 
 @dataclass
@@ -73,13 +83,18 @@ def _is_ignored(path: Path, rules: list[tuple[bool, re.Pattern[str]]]) -> bool:
     return ignored
 
 
-def build(folder: Path) -> Image:
+def build(folder: Path, *, with_pip: bool) -> Image:
     """Both stages. Returns the second one: what runs."""
     context = folder / "context"
     build_context(context)
     python = folder / "python"
-    subprocess.run([sys.executable, "-m", "venv", str(python)], check=True, timeout=DEADLINE_S)
-    kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG") or name.startswith("PIP_")}
+    venv = [sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(python)]
+    subprocess.run(venv, check=True, timeout=DEADLINE_S)
+    if not with_pip:
+        pip = python / "bin" / "pip"
+        pip.write_text(PIP_BY_UV)
+        pip.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG") or name.startswith(SETTINGS)}
     stages = re.split(r"^FROM .*\n", DOCKERFILE.read_text(), flags=re.MULTILINE)[1:]
     image = Image(folder / "build")
     for number, stage in enumerate(stages):

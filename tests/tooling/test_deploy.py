@@ -144,8 +144,8 @@ def test_nothing_but_duetime_is_open_to_the_world() -> None:
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    return build(tmp_path_factory.mktemp("image"))
+def image(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Image:
+    return build(tmp_path_factory.mktemp("image"), with_pip=pytestconfig.getoption("--full"))
 
 
 @pytest.mark.timeout(900)
