@@ -87,13 +87,7 @@ def build(folder: Path, *, with_pip: bool) -> Image:
     """Both stages. Returns the second one: what runs."""
     context = folder / "context"
     build_context(context)
-    python = folder / "python"
-    venv = [sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(python)]
-    subprocess.run(venv, check=True, timeout=DEADLINE_S)
-    if not with_pip:
-        pip = python / "bin" / "pip"
-        pip.write_text(PIP_BY_UV)
-        pip.chmod(0o755)
+    python = _base_python(folder / "python", with_pip=with_pip)
     kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG") or name.startswith(SETTINGS)}
     stages = re.split(r"^FROM .*\n", DOCKERFILE.read_text(), flags=re.MULTILINE)[1:]
     image = Image(folder / "build")
@@ -125,6 +119,16 @@ def build(folder: Path, *, with_pip: bool) -> Image:
                 case _:
                     assert instruction in ("USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD")
     return image
+
+
+def _base_python(folder: Path, *, with_pip: bool) -> Path:
+    venv = [sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(folder)]
+    subprocess.run(venv, check=True, timeout=DEADLINE_S)
+    if not with_pip:
+        pip = folder / "bin" / "pip"
+        pip.write_text(PIP_BY_UV)
+        pip.chmod(0o755)
+    return folder
 
 
 def _instructions(stage: str) -> list[tuple[str, str]]:
