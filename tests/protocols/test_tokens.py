@@ -13,7 +13,7 @@ from duetime.metrics.scraper import Scraper
 from duetime.protocols.lmstfy import LmstfyApp, LmstfyOptions, LmstfyParts
 from duetime.protocols.tokens import Tokens
 from duetime.protocols.v1 import V1App
-from duetime.protocols.v1.gate import TokenGate
+from duetime.protocols.v1.app import TokenGate
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.open import open_store
 from tests.protocols.v1.server import listen

@@ -3,9 +3,8 @@
 import asyncio
 import socket
 
-from duetime.http.acceptor import YIELDS
 from duetime.http.balance import MOST_WORKERS, ConnectionBalance
-from duetime.http.listener import Listener
+from duetime.http.listener import YIELDS, Listener
 from tests.plugins.http_peer import Peer, echo
 
 
@@ -17,10 +16,10 @@ def two() -> tuple[ConnectionBalance, ConnectionBalance]:
 
 def test_who_has_clearly_more_is_ahead() -> None:
     one, other = two()
-    one.tell(100)
+    one.publish(100)
     assert not one.is_ahead()  # nobody else is there
     for theirs, ahead in [(0, True), (50, True), (84, True), (85, False), (100, False), (200, False)]:
-        other.tell(theirs)
+        other.publish(theirs)
         assert one.is_ahead() is ahead
     assert other.is_ahead()
     one.vacate()
@@ -29,8 +28,8 @@ def test_who_has_clearly_more_is_ahead() -> None:
 
 def test_a_few_connections_more_are_nothing() -> None:
     one, other = two()
-    one.tell(3)
-    other.tell(0)
+    one.publish(3)
+    other.publish(0)
     assert not one.is_ahead()
 
 
@@ -54,7 +53,7 @@ async def test_who_is_ahead_leaves_the_next_client_to_others_but_not_for_ever() 
     peer = Peer(*await asyncio.open_connection(*sock.getsockname()))
     assert (await peer.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))[0] == 200
     assert one.asked == YIELDS
-    other.tell(1000)
+    other.publish(1000)
     assert other.is_ahead()
     peer.writer.close()
     await listener.stop(5)

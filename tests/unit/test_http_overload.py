@@ -11,8 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from duetime.http.exchange import ClientGone, Exchange
 from duetime.http.listener import Listener
-from duetime.http.memory_budget import SMALL, Budget
-from duetime.http.service import SPARE, HttpLimits
+from duetime.http.service import SMALL, SPARE, Budget, HttpLimits
 from duetime.model.errors import Overloaded
 from duetime.protocols.refusals import refusal_body
 from tests.plugins.http_peer import App, Server, answer, echo, read_all

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -26,13 +27,15 @@ RECONNECT_S = 0.2
 class RegistryCopy:
     """An async context manager: inside it the copy is kept up to date.
 
-    `registry` is called before every read, because the store behind it may be closed and opened again.
+    `registry` is called before every read, because the store behind it may be closed and opened again. `generations`
+    counts the changes of each kind of record; unlike a version it never goes down, also when the registry is wiped.
     """
 
     def __init__(self, registry: Callable[[], Registry]) -> None:
         self._registry = registry
         self._records: dict[tuple[str, str], Record] = {}
         self._version = 0
+        self.generations: defaultdict[str, int] = defaultdict(int)
         self._seen_at = -math.inf
         self._lock = asyncio.Lock()
         self._begun = self._finished = 0
@@ -54,11 +57,6 @@ class RegistryCopy:
         for follower in self._followers:
             follower.cancel()
         await asyncio.gather(*self._followers, return_exceptions=True)
-
-    @property
-    def version(self) -> int:
-        """Of the registry that this is a copy of; the same version means the same records."""
-        return self._version
 
     def get(self, kind: str, key: str) -> Record | None:
         return self._records.get((kind, key))
@@ -102,8 +100,12 @@ class RegistryCopy:
         except DuetimeError as error:
             self._error = error
         else:
+            changed = {record.kind for record in changes.records} | {kind for kind, _ in changes.deleted}
             if changes.whole:
+                changed |= {kind for kind, _ in self._records}
                 self._records.clear()
+            for kind in changed:
+                self.generations[kind] += 1
             self._records.update({(record.kind, record.key): record for record in changes.records})
             for name in changes.deleted:
                 self._records.pop(name, None)

@@ -35,7 +35,7 @@ class ConnectionBalance:
             balance.vacate(slot)
         return balance
 
-    def tell(self, count: int) -> None:
+    def publish(self, count: int) -> None:
         self._counts[self._slot] = count
 
     def vacate(self, slot: int | None = None) -> None:

@@ -1,22 +1,27 @@
 """One HTTP request and its answer: what an ASGI application gets as `receive` and `send`.
 
 Beyond ASGI: `send` raises ClientGone when the answer cannot be delivered, so that a job taken for it can be given back;
-and `park` waits for jobs in the request's own task, without a second one that watches for the client's going.
+and `park` waits for jobs in the request's own task, without a second one that watches for the client's disconnect.
+A request that the short path accepts needs no task and no scope: its `Operation` answers it with `finish`.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import unquote
 
-from starlette.types import Message
+from starlette.types import Message, Scope
 
-from duetime.http.memory_budget import SMALL
-from duetime.http.request_head import RequestHead, expects_continue
-from duetime.http.service import STATUS_LINES, Headers, Service, Shortcut
-from duetime.model.errors import DuetimeError, Overloaded
+from duetime.http.request_head import RequestHead, absolute_target, expects_continue
+from duetime.http.service import SMALL, STATUS_LINES, Headers, Service
+from duetime.model.errors import Overloaded
 from duetime.model.logs import REQUEST_ID
+
+if TYPE_CHECKING:
+    from duetime.http.connection import Connection
 
 log = logging.getLogger("duetime.http")
 
@@ -27,49 +32,36 @@ FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 HOLD_S = 0.5
 """How long a client is watched after an answer that must not be lost."""
 DISCONNECT: Message = {"type": "http.disconnect"}
+ASGI = {"version": "3.0", "spec_version": "2.4"}
 
 
 class ClientGone(OSError):
     """The client closed its connection before its answer was written."""
 
-    def __init__(self, message: str = "the client has gone") -> None:
+    def __init__(self, message: str = "the client disconnected") -> None:
         super().__init__(message)
-
-
-class ClientWire(Protocol):
-    """A connection, as its exchange sees it."""
-
-    def write(self, data: bytes) -> None: ...
-
-    async def writable(self) -> None:
-        """Wait while the client reads more slowly than we write."""
-        ...
-
-    def resume_reading(self) -> None: ...
-
-    def taken(self) -> "asyncio.Future[bool]":
-        """Whether the client took all that was written to it; done when it asks for something else, or has gone."""
-        ...
-
-    def answered(self, exchange: "Exchange") -> None:
-        """The whole answer is written."""
-        ...
-
-    def refuse_answer(self) -> None:
-        """Say that the server is too busy for this answer, if nothing of it was said yet, and close."""
-        ...
-
-    def abort(self) -> None: ...
-
-    def scope_of(self, exchange: "Exchange") -> MutableMapping[str, Any]:
-        """The exchange's request as ASGI describes it."""
-        ...
 
 
 class FollowUp:
     """What is left to do when an answer is written; the listener's drain waits for it as for a request."""
 
     task: asyncio.Task[None] | None = None
+
+
+class Operation(Protocol):
+    """What a request without a task asks for. One operation serves all requests with the same head; what belongs to
+    one of them is in `Exchange.context`.
+    """
+
+    def submit(self, exchange: "Exchange") -> bool:
+        """Begin; the exchange gets the result. False: nothing was done, and the application serves the request."""
+        ...
+
+    def respond(self, exchange: "Exchange", result: Any) -> None:
+        """Answer with `finish`, or go on in a task with `start`."""
+        ...
+
+    def fail(self, exchange: "Exchange", error: Exception) -> None: ...
 
 
 class Body(Enum):
@@ -82,11 +74,15 @@ class Body(Enum):
 
 
 class Exchange:
-    """`keep`: the connection lives on after the answer. `gone`: there is nobody to answer any more. `is_spare`: its
-    connection is one of those beyond the limit, which get one answer at once and no waiting.
+    """`keep`: the connection stays open after the answer. `gone`: the client disconnected. `is_spare`: its connection
+    is one of those beyond the limit, which get one answer and may not wait.
+
+    For a request without a task it is the reply that the engine gives the result to.
     """
 
     task: asyncio.Task[None] | None = None
+    operation: Operation
+    context: Any = None
     more_body = True
     received = 0
     buffered = 0
@@ -97,16 +93,15 @@ class Exchange:
     is_spare = False
     head_sent = False
     _request_id = ""
-    _scope: MutableMapping[str, Any] | None = None
-    _given = False
-    _news: asyncio.Event | None = None
+    _body_given = False
+    _changed: asyncio.Event | None = None
     _timer: asyncio.Timeout | None = None
     _response: Message | None = None
     _body = Body.NONE
     _left = 0
 
-    def __init__(self, wire: ClientWire, service: Service, head: RequestHead, *, keep: bool) -> None:
-        self._wire = wire
+    def __init__(self, connection: "Connection", service: Service, head: RequestHead, *, keep: bool) -> None:
+        self.connection = connection
         self._service = service
         self.method, self.url, self.version, self.headers = head
         self.keep = keep
@@ -118,74 +113,42 @@ class Exchange:
             self._request_id = self._service.request_id()
         return self._request_id
 
-    @property
-    def scope(self) -> MutableMapping[str, Any]:
-        """Made when an application is asked; a request that takes the shortcut needs none."""
-        if self._scope is None:
-            self._scope = self._wire.scope_of(self)
-        return self._scope
-
     # --- the connection's side
 
-    def start(self) -> None:
-        self.started_at = self._service.now
-        self._service.begin(self, self._run())
-
     def begin(self) -> None:
-        """Serve the request by the shortcut if it is whole and the shortcut takes it, else by the application."""
+        """Serve the request by the short path if it is complete and the short path accepts it, else by the
+        application.
+        """
         service = self._service
-        if service.shortcut is not None and not self.more_body and self._takes_shortcut(service.shortcut):
+        if service.short_path is not None and not self.more_body and service.short_path(self):
             service.requests.add(self)
         else:
             self.start()
 
-    def _takes_shortcut(self, shortcut: Shortcut) -> bool:
-        try:
-            return shortcut(self)
-        except DuetimeError:
-            return False  # the application meets the same error, and says it in its own words
-        except Exception:
-            log.exception("shortcut_failed")
-            return False
-
-    def finish(self, status: int, headers: Headers, body: bytes) -> bool:
-        """The answer to a request that took the shortcut. False if its client has gone."""
-        try:
-            self.answer(status, headers, body)
-        except ClientGone:
-            return False
-        finally:
-            self.settle()
-            self._service.end(self)
-        return True
+    def start(self, work: Coroutine[Any, Any, None] | None = None) -> None:
+        """Serve the request in a task of its own: by `work`, or by the application."""
+        self.started_at = self._service.now
+        self._service.begin(self, self._run(work))
 
     def feed(self, body: bytes) -> bool:
-        """Take a part of the body; False if the server has no room for it."""
+        """Add a part of the body; False if the server has no room for it.
+
+        A small body is charged as it arrives, and a large one for its whole announced length as soon as that shows.
+        """
         size = len(body)
         self.received += size
-        if self.received > self.charged and not self._pay():
-            return False
+        due = self.received - self.charged
+        if due > 0:
+            is_large = self.received > SMALL
+            if is_large:
+                due = max(due, self._announced() - self.charged)
+            if not self._service.budget.charge(due, large=is_large):
+                return False
+            self.charged += due
         self._chunks.append(body)
         self.buffered += size
-        if self._news is not None:
-            self._news.set()
-        return True
-
-    def charge(self, size: int) -> bool:
-        if not self._service.budget.take(size):
-            return False
-        self.charged += size
-        return True
-
-    def _pay(self) -> bool:
-        """Charges a small body as it arrives, and a large one for its whole announced length as soon as that shows."""
-        due = self.received - self.charged
-        large = self.received > SMALL
-        if large:
-            due = max(due, self._announced() - self.charged)
-        if not self._service.budget.take(due, large=large):
-            return False
-        self.charged += due
+        if self._changed is not None:
+            self._changed.set()
         return True
 
     def _announced(self) -> int:
@@ -194,20 +157,28 @@ class Exchange:
                 return int(value)
         return 0
 
-    def settle(self) -> None:
-        """Takes the request off the memory budget."""
-        self._service.budget.give(self.charged)
+    def charge(self, size: int) -> bool:
+        """Charge the memory budget for more than the body; False if the server has no room for it."""
+        if not self._service.budget.charge(size):
+            return False
+        self.charged += size
+        return True
+
+    def refund(self) -> None:
+        """Return the request's bytes to the memory budget."""
+        self._service.budget.refund(self.charged)
         self.charged = 0
 
     def end(self) -> None:
         self.more_body = False
-        if self._news is not None:
-            self._news.set()
+        if self._changed is not None:
+            self._changed.set()
 
     def lose(self) -> None:
         """The client has gone: a parked request ends here, any other runs to its end."""
         self.gone = True
-        self._tell()
+        if self._changed is not None:
+            self._changed.set()
         if self._timer is not None and self.task is not None:
             self.task.cancel()
 
@@ -216,45 +187,97 @@ class Exchange:
         if self._timer is not None and not self._timer.expired():
             self._timer.reschedule(0)
 
-    def _tell(self) -> None:
-        if self._news is not None:
-            self._news.set()
-
-    async def _run(self) -> None:
+    async def _run(self, work: Coroutine[Any, Any, None] | None) -> None:
         REQUEST_ID.set(self.request_id)
+        scope: Scope = {} if work else self._scope()
         try:
-            await self._service.app(self.scope, self.receive, self.send)
+            await (work or self._service.app(scope, self.receive, self.send))
         except ClientGone:
             pass
         except asyncio.CancelledError:
             if not self.gone:
-                self._wire.abort()
+                self.connection.transport.abort()
             raise
         except Exception:
             log.exception("request_failed")
         finally:
             if not self.finished and not self.gone:
                 self._fail()
-            self.settle()
+            self.refund()
             self._service.end(self)
             # Break the cycle scope -> exchange -> scope, so that no request waits for the garbage collector.
-            del self.scope["extensions"]
+            scope.pop("extensions", None)
+
+    def _scope(self) -> Scope:
+        """The request as ASGI describes it."""
+        connection, headers = self.connection, self.headers
+        raw_path, _, query = self.url.partition(b"?")
+        if not raw_path.startswith(b"/"):
+            raw_path, query = absolute_target(self.url)
+        path, proxies = raw_path.decode("utf-8", "replace"), connection.proxies
+        return {
+            "type": "http",
+            "asgi": ASGI,
+            "http_version": self.version,
+            "method": self.method.decode("ascii"),
+            "scheme": "http" if proxies is None else proxies.scheme_of(headers),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": headers,
+            "client": connection.client if proxies is None else proxies.client_of(headers, connection.client),
+            "server": connection.server,
+            "state": {"request_id": self.request_id},
+            "extensions": {"duetime.exchange": self},
+        }
 
     def _fail(self) -> None:
         """The application ended without a whole answer: an empty 500, or a cut where one had begun."""
         if self.head_sent:
-            self._wire.abort()
+            self.connection.transport.abort()
             return
         self.keep = False
-        self._wire.write(self._head({"status": 500, "headers": []}, b"", more=False))
+        self.connection.transport.write(self._head({"status": 500, "headers": []}, b"", more=False))
         self.finished = True
-        self._wire.answered(self)
+        self.connection.answered(self)
+
+    # --- the short path's side
+
+    def done(self) -> bool:
+        """False: the request of a client that disconnected runs to its end, as it does in a task."""
+        return False
+
+    def set_result(self, result: Any, /) -> None:
+        try:
+            self.operation.respond(self, result)
+        except Exception:
+            log.exception("request_failed")
+            if not self.finished:
+                self.finish(500, (), b"")
+
+    def set_exception(self, error: Exception, /) -> None:
+        context = copy_context()
+        context.run(REQUEST_ID.set, self.request_id)
+        context.run(self.operation.fail, self, error)
+
+    def finish(self, status: int, headers: Headers, body: bytes) -> bool:
+        """Answer, and end the request. False if the client disconnected."""
+        try:
+            self.answer(status, headers, body)
+        except ClientGone:
+            return False
+        finally:
+            if self.task is None:
+                self.refund()
+                self._service.end(self)
+        return True
 
     # --- the application's side
 
     async def park(self, waiting: Awaitable[T], otherwise: T) -> T:
-        """Wait for `waiting` in this task: the client's going cancels it, a draining server ends it with
-        `otherwise`. Raises Overloaded while so many wait that the rest is kept for requests that end.
+        """Wait for `waiting` in this task: a disconnect of the client cancels it, a draining server ends it with
+        `otherwise`. Raises Overloaded at the limit of parked requests; the rest is kept for requests that end.
         """
         if self.is_spare or self._service.parked >= self._service.limits.parked:
             if isinstance(waiting, Coroutine):
@@ -275,30 +298,30 @@ class Exchange:
 
     async def receive(self) -> Message:
         while not (self.gone or self.finished):
-            if self._chunks or not (self.more_body or self._given):
-                return {"type": "http.request", "body": self._take(), "more_body": self.more_body}
+            if self._chunks or not (self.more_body or self._body_given):
+                return {"type": "http.request", "body": self._pop_body(), "more_body": self.more_body}
             if self.more_body and not self.received and expects_continue(self.headers):
-                self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self._wire.resume_reading()
-            self._news = news = asyncio.Event()
-            await news.wait()
+                self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.connection.resume_reading()
+            self._changed = changed = asyncio.Event()
+            await changed.wait()
         return DISCONNECT
 
     def whole_body(self) -> bytes | None:
-        """What `receive` would bring, in one step; None if the body is not all here, or somebody has received of it."""
-        if self.more_body or self._given or self.gone or self.buffered < self.received:
+        """What `receive` would return, in one step; None if the body is incomplete, or a part was received already."""
+        if self.more_body or self._body_given or self.gone or self.buffered < self.received:
             return None
-        return self._take()
+        return self._pop_body()
 
     def body(self) -> bytes:
-        """What has come of the body and was not received yet."""
+        """The part of the body that has arrived and was not received yet. It stays there."""
         return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
 
-    def _take(self) -> bytes:
+    def _pop_body(self) -> bytes:
         body = self.body()
         self._chunks.clear()
         self.buffered = 0
-        self._given = not self.more_body
+        self._body_given = not self.more_body
         return body
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
@@ -323,11 +346,11 @@ class Exchange:
                 len(body),
                 body,
             )
-        self._wire.write(data)
+        self.connection.transport.write(data)
         self.head_sent = self.finished = True
-        if self._news is not None:
-            self._news.set()
-        self._wire.answered(self)
+        if self._changed is not None:
+            self._changed.set()
+        self.connection.answered(self)
 
     async def send(self, message: Message) -> None:
         if self.gone:
@@ -343,29 +366,30 @@ class Exchange:
         if len(body) > SMALL:
             self._check_room(len(body))
         if self.head_sent:
-            self._wire.write(self._frame(body, more=more))
+            self.connection.transport.write(self._frame(body, more=more))
         else:
-            self._wire.write(self._head(self._response, body, more=more))
+            self.connection.transport.write(self._head(self._response, body, more=more))
             self.head_sent = True
         if more:
-            await self._wire.writable()
+            await self.connection.writable()
         else:
             self.finished = True
-            self._tell()
-            self._wire.answered(self)
+            if self._changed is not None:
+                self._changed.set()
+            self.connection.answered(self)
 
-    def follow_up(self, settle: Callable[[bool], Awaitable[None]]) -> None:
-        """Call `settle` once the answer is written and the client's connection has told whether it was taken.
+    def follow_up(self, on_outcome: Callable[[bool], Awaitable[None]]) -> None:
+        """Call `on_outcome` once the answer is written and it is known whether the client received it.
 
         A reset, or a close over unread bytes, says no; a close after all was read, the next request, and HOLD_S without
         any of these, say yes.
         """
-        taken, service, follow_up = self._wire.taken(), self._service, FollowUp()
+        received, service, follow_up = self.connection.answer_received(), self._service, FollowUp()
 
         async def run() -> None:
             try:
-                await asyncio.wait([taken], timeout=HOLD_S)
-                await settle(not taken.done() or taken.result())
+                await asyncio.wait([received], timeout=HOLD_S)
+                await on_outcome(not received.done() or received.result())
             except Exception:
                 log.exception("follow_up_failed")
             finally:
@@ -380,8 +404,8 @@ class Exchange:
             return
         budget.refused += 1
         self.gone = True
-        self._wire.refuse_answer()
-        raise ClientGone("the answer found no room")
+        self.connection.refuse_answer()
+        raise ClientGone("the memory budget has no room for the answer")
 
     def _head(self, response: Message, body: bytes, *, more: bool) -> bytes:
         """Status line, headers and the first of the body, in one write."""

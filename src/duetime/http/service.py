@@ -11,24 +11,29 @@ import resource
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, MutableMapping
+from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.types import ASGIApp
 
 from duetime.http.balance import ConnectionBalance
-from duetime.http.forwarded import TrustedProxies
-from duetime.http.memory_budget import Budget
+from duetime.http.request_head import TrustedProxies
 from duetime.model.ids import ALPHABET, encode
 from duetime.model.settings import Settings
+
+if TYPE_CHECKING:
+    from duetime.http.connection import Connection
+    from duetime.http.exchange import Exchange, FollowUp
 
 log = logging.getLogger("duetime.http")
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
+SMALL = 65_536
+"""The largest body in bytes that counts as small."""
 SPARE = 64
 FRESH_S = 0.25
 """What a new connection has to ask for something before it counts as idle."""
@@ -87,65 +92,45 @@ def limits_of(settings: Settings) -> HttpLimits:
     )
 
 
-class ClientConnection(Protocol):
-    """A connection, as its listener sees it."""
+class Budget:
+    """What a process may keep in memory for its HTTP clients, in bytes: one account for all listeners.
 
-    def watch(self, now: float) -> None:
-        """Called once a tick: end what takes too long."""
-        ...
+    Request bodies are charged until they are answered, answers while their client does not read them, and so is what
+    a client sends ahead. When the budget is spent, a request is refused with 503 before its body is read, so that
+    memory stops growing whatever clients do. Large requests may use three quarters only: a few of them never lock out
+    the many small ones. `held` is the sum of all charges.
+    """
 
-    def drain(self) -> None:
-        """Make the present answers the last and end a parked wait."""
-        ...
+    __slots__ = ("held", "limit", "limit_for_large", "refused")
 
-    def close_if_idle(self) -> None: ...
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.limit_for_large = limit * 3 // 4
+        self.held = 0
+        self.refused = 0
 
-    def idle_since(self) -> float | None:
-        """When it last asked for something, None while it is answered or has just come; 0 after its last answer."""
-        ...
+    def charge(self, size: int, *, large: bool = False) -> bool:
+        """False, and no charge, if there is no room for `size`."""
+        held = self.held + size
+        if held > (self.limit_for_large if large else self.limit):
+            self.refused += 1
+            return False
+        self.held = held
+        return True
 
-    def abort(self) -> None: ...
+    def force(self, size: int) -> None:
+        """Charge bytes that are in memory already, also beyond the budget."""
+        self.held += size
 
-
-class HttpRequest(Protocol):
-    """A request that is being answered, as its listener sees it. It has no task if it is served without one."""
-
-    task: asyncio.Task[None] | None
-
-
-class WholeRequest(HttpRequest, Protocol):
-    """A request of which everything has been read, as it is offered to be served without a task."""
-
-    method: bytes
-    url: bytes
-    headers: list[tuple[bytes, bytes]]
-    received: int
-    gone: bool
-
-    @property
-    def request_id(self) -> str: ...
-
-    @property
-    def scope(self) -> MutableMapping[str, Any]: ...
-
-    def body(self) -> bytes:
-        """All of it; it stays there for the application, should that serve the request after all."""
-        ...
-
-    def finish(self, status: int, headers: "Headers", body: bytes) -> bool:
-        """Answer, and end the request. False if its client has gone."""
-        ...
-
-    def start(self) -> None:
-        """Hand the request to the application after all."""
-        ...
+    def refund(self, size: int) -> None:
+        self.held -= size
 
 
-Shortcut = Callable[[WholeRequest], bool]
-"""Takes a whole request that it can serve without a task, and answers it with `finish` in a later turn of the event
-loop; never in the same, so that requests that a client sends ahead do not nest. False: the application serves it.
+ShortPath = Callable[["Exchange"], bool]
+"""Accepts a complete request that it can serve without a task, and has it answered with `Exchange.finish` in a later
+turn of the event loop; never in the same one, so that requests that a client sends ahead do not nest. False: the
+application serves it.
 """
-
 
 RefusalBody = Callable[[bytes, int, str], tuple[bytes, bytes]]
 """Takes path, status and reason; answers content type and body."""
@@ -166,13 +151,13 @@ class Service:
         self.limits = limits
         self.budget = budget
         self.balance = balance
-        self.connections: set[ClientConnection] = set()
+        self.connections: set[Connection] = set()
         self.proxies: TrustedProxies | None = None
-        self.shortcut: Shortcut | None = None
+        self.short_path: ShortPath | None = None
         self.refusal_body: RefusalBody = plain_refusal
-        self.spares: set[ClientConnection] = set()
+        self.spares: set[Connection] = set()
         self.parked = 0
-        self.requests: set[HttpRequest] = set()
+        self.requests: set[Exchange | FollowUp] = set()
         self.answers: defaultdict[int, int] = defaultdict(int)
         self.draining = False
         self.empty = asyncio.Event()
@@ -192,41 +177,43 @@ class Service:
         """The first tick that is at least `seconds` away."""
         return self.now + seconds + self.tick_s
 
-    def begin(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
-        """Run one request; the listener's drain waits for it, also when its client has gone."""
+    def begin(self, request: "Exchange | FollowUp", work: Coroutine[Any, Any, None]) -> None:
+        """Run one request; the listener's drain waits for it, also when its client disconnects."""
         request.task = self._loop.create_task(work)
         self.requests.add(request)
 
-    def end(self, request: HttpRequest) -> None:
+    def end(self, request: "Exchange | FollowUp") -> None:
         self.requests.discard(request)
-        self._tell_empty()
+        if self.draining:
+            self._check_empty()
 
-    def welcome(self, client: ClientConnection) -> None:
+    def add(self, client: "Connection") -> None:
         self.connections.add(client)
         if len(self.connections) - len(self.spares) > self.limits.connections:
             self.spares.add(client)
-        self.tell_count()
+        self.publish_count()
 
-    def settle_in(self, client: ClientConnection) -> bool:
-        """Whether a connection that asks for something may stay after its answer: if there is room by now."""
+    def may_stay(self, client: "Connection") -> bool:
+        """Whether a connection stays open after its next answer; a spare one does if there is room by now."""
         if client in self.spares and len(self.connections) - len(self.spares) < self.limits.connections:
             self.spares.discard(client)
         return client not in self.spares
 
-    def tell_count(self) -> None:
-        """Let the other processes know how many clients this one has."""
+    def publish_count(self) -> None:
+        """Show the other processes how many clients this one has."""
         if self.balance is None:
             return
         if self.draining:
             self.balance.vacate()
         else:
-            self.balance.tell(len(self.connections))
+            self.balance.publish(len(self.connections))
 
-    def forget(self, client: ClientConnection) -> None:
+    def remove(self, client: "Connection") -> None:
         self.connections.discard(client)
         self.spares.discard(client)
-        self.tell_count()
-        self._tell_empty()
+        self.publish_count()
+        if self.draining:
+            self._check_empty()
 
     def is_packed(self) -> bool:
         """Whether there is no room, not even for a spare connection, and none could be made: while clients are idle, a
@@ -240,23 +227,23 @@ class Service:
             (since, id(client), client) for client in self.connections if (since := client.idle_since()) is not None
         ]
         for _, _, client in heapq.nsmallest(count, idle):
-            self.forget(client)
+            self.remove(client)
             client.close_if_idle()
         if idle:
             log.warning("connections_shed", extra={"count": min(count, len(idle)), "open": len(self.connections)})
         return bool(idle)
 
-    def _tell_empty(self) -> None:
-        if self.draining and not self.connections and not self.requests:
+    def _check_empty(self) -> None:
+        if not self.connections and not self.requests:
             self.empty.set()
 
     async def cut(self) -> None:
-        """Ends a drain whose time is over: cancels the requests that are left and waits for them."""
+        """End a drain whose time is over: cancel the requests that are left and wait for them."""
         tasks = [request.task for request in self.requests if request.task is not None]
         for task in tasks:
             task.cancel()
         for client in list(self.connections):
-            client.abort()
+            client.transport.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def header_block(self, headers: Headers) -> bytes:

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 from duetime import __version__
-from duetime.http.memory_budget import Budget
-from duetime.http.service import Service
+from duetime.http.service import Budget, Service
 from duetime.journal.journal import Journal
 from duetime.metrics.meters import Meters
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from duetime.http.request_head import HeaderList
 from duetime.model.settings import is_loopback
 from duetime.protocols.access_log import FOREIGN
 from duetime.protocols.asgi import header
@@ -28,7 +29,7 @@ OTHER_SITE = "this request comes from another site"
 
 def local_only(app: ASGIApp) -> ASGIApp:
     """The same application for loopback Hosts and pages of this machine only, and not for proxies."""
-    return _guarded(app, why_foreign)
+    return _guarded(app, lambda scope: why_foreign(scope["headers"], scope.get("server") is None))
 
 
 def same_origin_writes(app: ASGIApp) -> ASGIApp:
@@ -60,13 +61,12 @@ def is_same_origin(scope: Scope) -> bool:
     return not origin or origin.rpartition(b"://")[2] == header(scope, b"host")
 
 
-def why_foreign(scope: Scope) -> str:
+def why_foreign(headers: HeaderList, is_socket: bool) -> str:
     """Why the request may come from elsewhere; empty for a program or a page of this machine.
 
     No browser connects to a Unix socket, but proxies do.
     """
-    is_socket = scope.get("server") is None
-    for name, value in scope["headers"]:
+    for name, value in headers:
         if name in (b"forwarded", b"via") or name.startswith(b"x-forwarded-"):
             return "this port asks for no password and refuses requests that a proxy forwards: set [accounts]"
         if name in WATCHED and not is_socket and (reason := _judge(name, value)):

@@ -27,8 +27,7 @@ from duetime.console.parts import ConsoleParts
 from duetime.console.rate_history import RateHistory
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.http.memory_budget import Budget
-from duetime.http.service import Shortcut
+from duetime.http.service import Budget
 from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
 from duetime.metrics.siblings import Siblings
@@ -36,10 +35,11 @@ from duetime.model.settings import Settings
 from duetime.protocols.health import health_routes
 from duetime.protocols.lmstfy import LmstfyAdmin, LmstfyApp, LmstfyParts
 from duetime.protocols.lmstfy.settings import make_parts
-from duetime.protocols.local_guard import local_only, same_origin_writes
+from duetime.protocols.local_guard import local_only, same_origin_writes, why_foreign
 from duetime.protocols.php_admin import PhpAdminApp
+from duetime.protocols.short_path import ShortPath
 from duetime.protocols.v1 import V1App
-from duetime.protocols.v1.gate import TokenGate
+from duetime.protocols.v1.app import TokenGate
 from duetime.server.callbacks import Callbacks, mail_domains, make_callbacks
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.open import cursor_at
@@ -90,8 +90,16 @@ class Runtime:
         return make_parts(self.settings, self.pools, self.registry_copy, self.scraper)
 
     @cached_property
-    def lmstfy_app(self) -> LmstfyApp:
-        return LmstfyApp(self.lmstfy)
+    def short_path(self) -> ShortPath | None:
+        """The short path of the API listeners; None if tracing has to see every request."""
+        if self.tracing is not None:
+            return None
+        return ShortPath(
+            self.registry_copy,
+            self.lmstfy.access_log,
+            grace_s=self.lmstfy.tokens.grace_s,
+            guard=why_foreign if self.settings.dev else None,
+        )
 
     @cached_property
     def live_figures(self) -> LiveFigures:
@@ -118,8 +126,9 @@ def api_apps(runtime: Runtime) -> Sequence[MountedApp]:
     """The applications of the API listener."""
     lmstfy = runtime.lmstfy
     gate = TokenGate(lmstfy.tokens, lmstfy.limits)
-    native = V1App(runtime.pools, gate, topics=runtime.callbacks.service)
-    return (MountedApp("/v1", native), MountedApp("/api", runtime.lmstfy_app))
+    native = V1App(runtime.pools, gate, topics=runtime.callbacks.service, short_path=runtime.short_path)
+    compatible = LmstfyApp(lmstfy, short_path=runtime.short_path)
+    return (MountedApp("/v1", native), MountedApp("/api", compatible))
 
 
 def admin_apps(runtime: Runtime) -> Sequence[MountedApp]:
@@ -189,12 +198,6 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.registry_copy, failures=settings.alert_callbacks)
     watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
     return (runtime.alerts, watchdog, callbacks.logs, courier, runtime.live_figures)
-
-
-def api_shortcut(runtime: Runtime) -> Shortcut | None:
-    """The shortcut of the API listener; None where something around the applications has to see every request."""
-    watched = runtime.tracing is not None or runtime.settings.dev
-    return None if watched else runtime.lmstfy_app.shortcut.take
 
 
 def api_app(runtime: Runtime) -> ASGIApp:

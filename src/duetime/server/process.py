@@ -17,9 +17,9 @@ from starlette.types import ASGIApp
 
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.http.forwarded import read_proxies
 from duetime.http.listener import Listener
-from duetime.http.service import Shortcut, limits_of
+from duetime.http.request_head import read_proxies
+from duetime.http.service import limits_of
 from duetime.journal.journal import Journal
 from duetime.journal.settings import options_of
 from duetime.metrics.meters import Meters
@@ -29,7 +29,7 @@ from duetime.model.errors import InvalidSettings
 from duetime.model.settings import Settings
 from duetime.protocols.local_guard import local_only
 from duetime.protocols.refusals import refusal_body
-from duetime.server.apps import Runtime, admin_app, api_app, api_shortcut, companions
+from duetime.server.apps import Runtime, admin_app, api_app, companions
 from duetime.server.listeners import ListenerSpec, Listening, Make, Sockets, close_all
 from duetime.server.recorders import PoolRecorders
 from duetime.server.supervision.signals import Orders
@@ -50,12 +50,12 @@ LAST_GRACE_S = 1.0
 def http(
     name: str,
     make_app: Callable[[Runtime], ASGIApp],
-    shortcut: Callable[[Runtime], Shortcut | None] = lambda runtime: None,
     *,
+    is_api: bool = False,
     is_balanced: bool = False,
 ) -> Make:
-    """An HTTP listener for an application; `name` is its label in metrics. If it is balanced, the processes of a server
-    share its clients evenly.
+    """An HTTP listener for an application; `name` is its label in metrics. The API has a short path. If a listener is
+    balanced, the processes of a server share its clients evenly.
     """
 
     def make(runtime: Runtime, sockets: Sequence[socket.socket]) -> Listening:
@@ -64,7 +64,8 @@ def http(
         proxies = read_proxies(runtime.settings.trusted_proxies)
         listener = Listener(make_app(runtime), sockets, limits=limits, budget=runtime.budget, balance=balance)
         listener.service.proxies, listener.service.refusal_body = proxies, refusal_body
-        listener.service.shortcut = shortcut(runtime)
+        if is_api and runtime.short_path is not None:
+            listener.service.short_path = runtime.short_path.accept
         watch_listener(runtime.meters, name, listener.service)
         return listener
 
@@ -108,8 +109,8 @@ def read_certificate(certificate: str) -> ssl.SSLContext | None:
 
 
 LISTENERS: Sequence[ListenerSpec] = (
-    ListenerSpec("API", "host", "port", http("api", api_app, api_shortcut, is_balanced=True)),
-    ListenerSpec("socket", "unix_socket", "", http("api_socket", api_app, api_shortcut), "unix_socket"),
+    ListenerSpec("API", "host", "port", http("api", api_app, is_api=True, is_balanced=True)),
+    ListenerSpec("socket", "unix_socket", "", http("api_socket", api_app, is_api=True), "unix_socket"),
     ListenerSpec("TCP", "tcp_host", "tcp_port", tcp_listener, "tcp_enabled", scheme="tcp"),
     ListenerSpec("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), "ouqiang_enabled"),
     ListenerSpec("admin", "admin_host", "admin_port", http("admin", admin_app), last=True),

@@ -191,7 +191,7 @@ def new_job(job: JobIn, make_id: Callable[[], str]) -> NewJob:
         raise InvalidRequest.not_both("delay", "due_at")
     return NewJob(
         id=make_id() if job.id is UNSET else job.id,
-        body=body_of(job),
+        body=bodies.read(job.body, job.body_b64),
         delay_ms=0 if job.delay is UNSET else duration_ms(job.delay),
         due_at=None if job.due_at is UNSET else instant_ms(job.due_at),
         ttl_ms=duration_ms(job.ttl) if job.ttl else 0,
@@ -201,10 +201,6 @@ def new_job(job: JobIn, make_id: Callable[[], str]) -> NewJob:
         born=job.born,
         attempt=job.attempt,
     )
-
-
-def body_of(message: JobIn) -> bytes:
-    return bodies.read(message.body, message.body_b64)
 
 
 def mark(message: MarkIn) -> Mark:

@@ -14,16 +14,15 @@ from starlette.types import Message, Scope
 
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.http.exchange import ClientGone
+from duetime.http.exchange import ClientGone, Exchange
 from duetime.http.listener import Listener
-from duetime.http.service import Shortcut, WholeRequest
 from duetime.metrics.meters import Meters
 from duetime.model.job import Counts, NewJob
 from duetime.model.names import Queue
 from duetime.model.settings import Settings, load
 from duetime.protocols.lmstfy import LmstfyApp, LmstfyParts
-from duetime.protocols.lmstfy.shortcut import LmstfyShortcut
-from duetime.server.apps import Runtime, admin_app, api_app, api_shortcut
+from duetime.protocols.short_path import ShortPath
+from duetime.server.apps import Runtime, admin_app, api_app
 from duetime.server.recorders import PoolRecorders
 from duetime.stores.open import open_store
 from tests.protocols.lmstfy.client import Lmstfy
@@ -69,7 +68,7 @@ class Server:
         self._started = threading.Event()
         self._error: BaseException | None = None
         self.parts: LmstfyParts
-        self.shortcut: LmstfyShortcut
+        self.short_path: ShortPath | None
         self.short_requests = 0
 
     def __enter__(self) -> "Server":
@@ -136,19 +135,16 @@ class Server:
 
         await self._inside(LmstfyApp(self.parts)(request, receive, send))
 
-    async def take_shortcut(self, request: WholeRequest) -> bool:
-        async def take() -> bool:
-            return self.shortcut.take(request)
+    async def accept(self, request: Exchange) -> bool:
+        async def accept() -> bool:
+            return self._accept(request)
 
-        return await self._inside(take())
+        return await self._inside(accept())
 
-    def _counted(self, shortcut: Shortcut | None) -> Shortcut | None:
-        def take(request: WholeRequest) -> bool:
-            taken = shortcut is not None and shortcut(request)
-            self.short_requests += taken
-            return taken
-
-        return shortcut and take
+    def _accept(self, request: Exchange) -> bool:
+        accepted = self.short_path is not None and self.short_path.accept(request)
+        self.short_requests += accepted
+        return accepted
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -165,11 +161,11 @@ class Server:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with open_runtime(self._settings) as runtime:
-            self.parts, self.shortcut = runtime.lmstfy, runtime.lmstfy_app.shortcut
+            self.parts, self.short_path = runtime.lmstfy, runtime.short_path
             sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
             apps = (api_app(runtime), admin_app(runtime))
             listeners = [Listener(app, [sock]) for app, sock in zip(apps, sockets, strict=True)]
-            listeners[0].service.shortcut = self._counted(api_shortcut(runtime))
+            listeners[0].service.short_path = self._accept
             for listener in listeners:
                 await listener.start()
             self.api, self.admin = (Address(*sock.getsockname()) for sock in sockets)

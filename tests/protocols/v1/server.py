@@ -13,6 +13,7 @@ front: ours, or a stranger that only knows ASGI.
 import asyncio
 import socket
 import sys
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ from duetime.http.listener import Listener
 from duetime.model.errors import PoolNotFound, Unauthorized
 from duetime.model.names import DEFAULT_POOL
 from duetime.protocols.rate_limits import Side, Slot
+from duetime.protocols.short_path import ShortPath
 from duetime.protocols.tokens import Access, split
 from duetime.protocols.v1 import V1App
-from duetime.protocols.v1.gate import Admitted
+from duetime.protocols.v1.app import Admitted
 from duetime.stores.base import Reaped, Store
 from duetime.stores.open import open_store
 
@@ -47,6 +49,20 @@ class OpenGate:
 
     async def refund(self, slot: Slot) -> None:
         """Does nothing, because this gate has no limits."""
+
+
+class StaticRegistry:
+    """A copy of a registry that never changes."""
+
+    def __init__(self) -> None:
+        self.generations: defaultdict[str, int] = defaultdict(int)
+
+    def age_s(self) -> float:
+        return 0.0
+
+
+class NoAccessLog:
+    enabled = False
 
 
 class OneEngine:
@@ -79,18 +95,21 @@ class Served(Listening):
 async def serve(
     store: Store, *, gate: "OpenGate | None" = None, kind: ServerKind = "ours", reaping: bool = True, **options: Any
 ) -> AsyncIterator[Served]:
-    """`options` go to the application."""
+    """`options` go to the application. With our server, repeated requests take the short path."""
+    short_path = ShortPath(StaticRegistry(), NoAccessLog(), grace_s=60)
     async with Engine(store if reaping else _Unreaped(store)) as engine:
-        app = V1App(OneEngine(engine), gate or OpenGate(), **options)
-        async with listen(app, kind) as at:
+        app = V1App(OneEngine(engine), gate or OpenGate(), short_path=short_path, **options)
+        async with listen(app, kind, short_path) as at:
             yield Served(at.url, at.stop, at.connections, engine)
 
 
 @asynccontextmanager
-async def listen(app: ASGIApp, kind: ServerKind = "ours") -> AsyncIterator[Listening]:
+async def listen(
+    app: ASGIApp, kind: ServerKind = "ours", short_path: ShortPath | None = None
+) -> AsyncIterator[Listening]:
     """Any ASGI application on a free port."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        running = await (_start_ours(app, sock) if kind == "ours" else _start_uvicorn(app, sock))
+        running = await (_start_ours(app, sock, short_path) if kind == "ours" else _start_uvicorn(app, sock))
         try:
             yield running
         finally:
@@ -101,8 +120,10 @@ def _url(sock: socket.socket) -> str:
     return f"http://127.0.0.1:{sock.getsockname()[1]}"
 
 
-async def _start_ours(app: ASGIApp, sock: socket.socket) -> Listening:
+async def _start_ours(app: ASGIApp, sock: socket.socket, short_path: ShortPath | None) -> Listening:
     listener = Listener(app, [sock])
+    if short_path is not None:
+        listener.service.short_path = short_path.accept
     await listener.start()
     return Listening(_url(sock), lambda: listener.stop(GRACE_S), lambda: len(listener._service.connections))
 

@@ -13,7 +13,7 @@ from duetime.model.errors import Unauthorized
 from duetime.protocols.rate_limits import Limit, RateLimits
 from duetime.protocols.tokens import Access, Tokens
 from duetime.protocols.v1 import V1App, administration
-from duetime.protocols.v1.gate import TokenGate
+from duetime.protocols.v1.app import TokenGate
 from duetime.protocols.v1.routes import ROUTES, Route
 from duetime.stores.open import open_store
 from tests.protocols.v1.server import listen

@@ -15,7 +15,7 @@ import pytest
 
 from duetime.model.errors import BY_CODE, BodyTooLarge, MethodNotAllowed, NotFound
 from duetime.protocols.v1 import openapi
-from duetime.protocols.v1.pages import PAGES
+from duetime.protocols.v1.openapi import PAGES
 from duetime.protocols.v1.routes import ROUTES, Route
 from duetime.stores.open import open_store
 from tests.plugins.ci import missing_service

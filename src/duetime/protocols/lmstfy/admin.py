@@ -21,12 +21,13 @@ from duetime.protocols.lmstfy import admin_alerts, admin_tokens
 from duetime.protocols.lmstfy.admin_call import AdminCall
 from duetime.protocols.lmstfy.options import LmstfyParts
 from duetime.protocols.lmstfy.wire import (
+    CRASHED,
+    INTERNAL,
     JSON,
     TEXT,
     Header,
     LmstfyAnswer,
     Refused,
-    error,
     refused,
     to_json,
     to_pretty_json,
@@ -41,8 +42,6 @@ Handler = Callable[[LmstfyParts, AdminCall], Awaitable[LmstfyAnswer]]
 
 NOT_FOUND = LmstfyAnswer(404, b"404 page not found", ((b"content-type", b"text/plain"),))
 UNAUTHORIZED = LmstfyAnswer(401, b"", ((b"www-authenticate", b'Basic realm="Authorization Required"'),))
-INTERNAL = error(500, "internal error")
-CRASHED = LmstfyAnswer(500, b"", ())
 PROMETHEUS: Header = (b"content-type", CONTENT_TYPE.encode())
 
 
@@ -155,7 +154,11 @@ class LmstfyAdmin:
             shorter = _find_route(scope, receive, path[:-1])[0] if path.endswith("/") else None
             return without_slash(scope) if shorter else NOT_FOUND
         options = self._parts.options
-        is_watched = route.protected or options.protect_admin or (options.admin_is_local and why_foreign(scope))
+        is_watched = (
+            route.protected
+            or options.protect_admin
+            or (options.admin_is_local and why_foreign(scope["headers"], scope.get("server") is None))
+        )
         if is_watched:
             await self._check_admin(scope)
         return await route.handler(self._parts, call)

@@ -1,17 +1,28 @@
-"""What a handler gets: the admitted request, and the tools that all requests share."""
+"""What a handler gets: the admitted request, and the tools that all requests share.
 
+`LmstfyOperation` is the same for a request on the short path (`protocols/short_path.py`).
+"""
+
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from starlette.types import Receive, Scope
 
 from duetime.engine import Engine
+from duetime.engine.pools import Pools
+from duetime.engine.requests import Request
+from duetime.http.exchange import Exchange
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.ids import IdMaker
 from duetime.model.job import Delivery
 from duetime.model.names import Queue
 from duetime.protocols.lmstfy.metrics import Metrics
 from duetime.protocols.lmstfy.params import Defaults
+from duetime.protocols.lmstfy.wire import LmstfyAnswer, answer_to
+
+Asked = TypeVar("Asked")
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,6 @@ class LmstfyCall:
         "admitted",
         "api",
         "engine",
-        "is_known",
         "job_id",
         "namespace",
         "pool",
@@ -58,5 +68,42 @@ class LmstfyCall:
         self.receive = receive
         self.query: Mapping[str, str] = {}
         self.api = self.pool = self.namespace = self.queues = self.job_id = self.secret = ""
-        self.admitted = self.is_known = False
+        self.admitted = False
         self.taken: Sequence[Delivery] = ()
+
+
+class LmstfyOperation(Generic[Asked]):
+    """`asked` are the parameters of the query; `route` is the place in the metrics: pool, namespace, api, method."""
+
+    def __init__(
+        self, pools: Pools, tools: LmstfyTools, queue: Queue, asked: Asked, route: tuple[str, str, str, str]
+    ) -> None:
+        self._pools = pools
+        self.tools = tools
+        self.queue = queue
+        self.asked = asked
+        self._route = route
+        self.pool = route[0]
+
+    def engine(self) -> Engine:
+        return self._pools.engine(self.pool)
+
+    def submit(self, exchange: Exchange) -> bool:
+        raise NotImplementedError
+
+    def respond(self, exchange: Exchange, result: Any) -> None:
+        raise NotImplementedError
+
+    def begin(self, exchange: Exchange, request: Request[Any]) -> None:
+        exchange.context = time.monotonic()
+        self.engine().submit(request, exchange)
+
+    def finish(self, exchange: Exchange, answer: LmstfyAnswer) -> bool:
+        """False if the client disconnected."""
+        status, body, headers = answer
+        reached = exchange.finish(status, tuple(headers), body)
+        self.tools.metrics.finished(self._route, status, time.monotonic() - exchange.context)
+        return reached
+
+    def fail(self, exchange: Exchange, error: Exception) -> None:
+        self.finish(exchange, answer_to(error))

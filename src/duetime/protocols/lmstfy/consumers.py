@@ -7,10 +7,13 @@ import time
 from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 
+from duetime.engine import Engine
+from duetime.engine.requests import AckByIdRequest, ReserveRequest
+from duetime.http.exchange import Exchange
 from duetime.model.errors import DuetimeError, InvalidId
 from duetime.model.job import Delivery, Moved
 from duetime.model.names import Queue, check_id
-from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyTools
+from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyOperation, LmstfyTools
 from duetime.protocols.lmstfy.ids import elapsed_ms
 from duetime.protocols.lmstfy.params import MAX_U16, Consuming, consumed_queues, read_consuming
 from duetime.protocols.lmstfy.wire import LmstfyAnswer, to_json
@@ -18,9 +21,8 @@ from duetime.protocols.parking import park
 
 log = logging.getLogger("duetime.lmstfy")
 
-LOOKED = "duetime.looked"
-"""Marks the scope of a consume for which a ready job was looked for in vain a moment ago."""
 NO_JOB = LmstfyAnswer(404, b'{"msg":"no job available"}')
+ACKED = LmstfyAnswer(204, headers=())
 
 
 async def consume(tools: LmstfyTools, call: LmstfyCall) -> LmstfyAnswer:
@@ -29,7 +31,7 @@ async def consume(tools: LmstfyTools, call: LmstfyCall) -> LmstfyAnswer:
     deadline += asked.timeout
     queues = consumed_queues(call.namespace, call.queues)
     try:
-        found = await _take(call, queues, asked, deadline)
+        found = await _reserve(call, queues, asked, deadline)
     except DuetimeError as error:
         if asked.count == 1:
             raise
@@ -52,27 +54,66 @@ def delivered_answer(tools: LmstfyTools, pool: str, found: Sequence[Delivery], a
     return LmstfyAnswer(200, bodies[0] if asked.count == 1 else b"[%b]" % b",".join(bodies))
 
 
-async def _take(call: LmstfyCall, queues: Sequence[Queue], asked: Consuming, deadline: float) -> list[Delivery]:
+async def _reserve(call: LmstfyCall, queues: Sequence[Queue], asked: Consuming, deadline: float) -> list[Delivery]:
     """Up to `count` jobs that are ready now. If none is, and the request has time, wait for one job."""
     ttr_ms = asked.ttr * 1000
     found: list[Delivery] = []
-    if queues and LOOKED not in call.scope:
+    if queues:
         found = await call.engine.reserve(queues, limit=asked.count, ttr_ms=ttr_ms)
     if found or not asked.timeout:
         return found
-    return await park(call.scope, call.receive, _wait(call, queues, ttr_ms, deadline), found)
+    return await park(call.scope, call.receive, _wait(call.engine, queues, ttr_ms, deadline), found)
 
 
-async def _wait(call: LmstfyCall, queues: Sequence[Queue], ttr_ms: int, deadline: float) -> list[Delivery]:
+async def _wait(engine: Engine, queues: Sequence[Queue], ttr_ms: int, deadline: float) -> list[Delivery]:
     """One job, or none once the deadline has passed on our own clock, and not a millisecond earlier."""
     while (left := deadline - time.monotonic()) > 0:
         if not queues:
-            await asyncio.sleep(
-                left
-            )  # No queue can have such a name, so no job ever comes; the client waits as for any other.
-        elif found := await call.engine.reserve(queues, ttr_ms=ttr_ms, wait_ms=math.ceil(left * 1000)):
+            # No queue can have such a name, so no job ever comes; the client waits as for any other.
+            await asyncio.sleep(left)
+        elif found := await engine.reserve(queues, ttr_ms=ttr_ms, wait_ms=math.ceil(left * 1000)):
             return found
     return []
+
+
+class Consume(LmstfyOperation[Consuming]):
+    """consume of one queue and one job on the short path. A request that finds no job waits in a task of its own."""
+
+    def submit(self, exchange: Exchange) -> bool:
+        self.begin(exchange, ReserveRequest(self.queue, self.asked.ttr * 1000))
+        return True
+
+    def respond(self, exchange: Exchange, result: list[Delivery]) -> None:
+        if result:
+            if not self.finish(exchange, delivered_answer(self.tools, self.pool, result, self.asked)):
+                self.engine().give_back_later(result)
+        elif self.asked.timeout and not exchange.gone and exchange.task is None:
+            exchange.start(self._wait(exchange))
+        else:
+            self.finish(exchange, NO_JOB)
+
+    async def _wait(self, exchange: Exchange) -> None:
+        asked = self.asked
+        waiting = _wait(self.engine(), [self.queue], asked.ttr * 1000, exchange.context + asked.timeout)
+        try:
+            found = await exchange.park(waiting, list[Delivery]())
+        except Exception as error:
+            self.fail(exchange, error)
+        else:
+            self.respond(exchange, found)
+
+
+class Acknowledge(LmstfyOperation[None]):
+    """acknowledge on the short path."""
+
+    def submit(self, exchange: Exchange) -> bool:
+        job_id = exchange.url.rpartition(b"/")[2].decode("ascii")
+        self.begin(exchange, AckByIdRequest(self.queue, (job_id,)))
+        return True
+
+    def respond(self, exchange: Exchange, result: Sequence[Moved | None]) -> None:
+        count_ack(self.tools, self.pool, self.queue, result[0])
+        self.finish(exchange, ACKED)
 
 
 def _delivered(delivery: Delivery, elapsed: int, ttr_ms: int) -> bytes:
@@ -124,10 +165,10 @@ async def acknowledge(tools: LmstfyTools, call: LmstfyCall) -> LmstfyAnswer:
     try:
         check_id(call.job_id)
     except InvalidId:
-        return LmstfyAnswer(204)  # no job can have this id
+        return ACKED  # no job can have this id
     [moved] = await call.engine.ack_by_id(call.queue, [call.job_id])
     count_ack(tools, call.pool, call.queue, moved)
-    return LmstfyAnswer(204)
+    return ACKED
 
 
 def count_ack(tools: LmstfyTools, pool: str, queue: Queue, moved: Moved | None) -> None:

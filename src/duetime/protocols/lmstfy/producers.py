@@ -6,14 +6,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from duetime.engine.requests import PushRequest
+from duetime.http.exchange import Exchange
 from duetime.model.errors import InvalidId, JobExists
 from duetime.model.job import IfExists, NewJob
 from duetime.model.names import check_id
 from duetime.protocols.asgi import header
-from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyTools
+from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyOperation, LmstfyTools
 from duetime.protocols.lmstfy.ids import make_id
 from duetime.protocols.lmstfy.params import Publishing, read_publishing
 from duetime.protocols.lmstfy.wire import LmstfyAnswer, read_all, refused
+from duetime.stores.base import Push, Pushed
 
 MAX_BULK = 64
 BETWEEN_JOBS = 65_536
@@ -47,6 +50,31 @@ async def publish(tools: LmstfyTools, call: LmstfyCall) -> LmstfyAnswer:
 
 def published_answer(job_id: str) -> LmstfyAnswer:
     return LmstfyAnswer(201, b'{"job_id":"%b","msg":"published"}' % job_id.encode())
+
+
+class Publish(LmstfyOperation[Publishing]):
+    """publish on the short path."""
+
+    def submit(self, exchange: Exchange) -> bool:
+        if exchange.received > self.tools.max_body:
+            return False
+        asked = self.asked
+        job_id = make_id(self.tools.ids, asked.delay, version_1=False)
+        body = exchange.body()
+        job = NewJob(job_id, body, delay_ms=asked.delay * 1000, ttl_ms=asked.ttl * 1000, tries=asked.tries)
+        self.begin(exchange, PushRequest(self.queue, Push((job,), IfExists.ERROR)))
+        return True
+
+    def respond(self, exchange: Exchange, result: Pushed) -> None:
+        self.tools.metrics.published(self.pool, self.queue, 1, delayed=self.asked.delay > 0)
+        self.finish(exchange, published_answer(result.jobs[0].id))
+
+    def fail(self, exchange: Exchange, error: Exception) -> None:
+        """Two processes may draw the same id in one millisecond; the application tries with another id."""
+        if isinstance(error, JobExists):
+            exchange.start()
+        else:
+            super().fail(exchange, error)
 
 
 async def bulk_publish(tools: LmstfyTools, call: LmstfyCall) -> LmstfyAnswer:

@@ -4,8 +4,9 @@ lmstfy's clients compare texts, so answers look as its server writes them: keys 
 escaped, no newline at the end.
 """
 
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_plus
 
@@ -13,8 +14,20 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from duetime.http.exchange import ClientGone
-from duetime.model.errors import BodyTooLarge
+from duetime.model.errors import (
+    BodyTooLarge,
+    DuetimeError,
+    Forbidden,
+    InvalidRequest,
+    Overloaded,
+    PoolNotFound,
+    QueueFull,
+    TopicOffline,
+    Unauthorized,
+)
 from duetime.protocols.asgi import Header, read_body
+
+log = logging.getLogger("duetime.lmstfy")
 
 JSON: Header = (b"content-type", b"application/json; charset=utf-8")
 TEXT: Header = (b"content-type", b"text/plain; charset=utf-8")
@@ -57,8 +70,35 @@ def error(status: int, text: str) -> LmstfyAnswer:
     return LmstfyAnswer(status, to_json({"error": text}))
 
 
+INTERNAL = error(500, "internal error")
+CRASHED = LmstfyAnswer(500, b"", ())
+REFUSALS: Mapping[type[Exception], LmstfyAnswer] = {
+    PoolNotFound: error(404, "pool not found"),
+    Forbidden: error(403, "the token does not allow this"),
+    BodyTooLarge: error(413, "body too large"),
+    Overloaded: LmstfyAnswer(503, to_json({"error": Overloaded().message}), (JSON, (b"retry-after", b"1"))),
+    QueueFull: LmstfyAnswer(429, to_json({"msg": "the queue is full"})),
+    TopicOffline: error(409, TopicOffline.of_queue().message),
+}
+
+
 def refused(status: int, text: str) -> Refused:
     return Refused(error(status, text))
+
+
+def answer_to(failure: Exception) -> LmstfyAnswer:
+    """The answer for an error; it says nothing about the inside of the server, which the log does."""
+    if answer := REFUSALS.get(type(failure)):
+        return answer
+    if isinstance(failure, Unauthorized):
+        return error(401, failure.message)
+    if isinstance(failure, InvalidRequest):
+        return error(400, "invalid request")
+    if isinstance(failure, DuetimeError):
+        log.warning("request_failed", extra={"error": failure.code, "detail": failure.message})
+        return INTERNAL
+    log.error("request_crashed", exc_info=failure)
+    return CRASHED
 
 
 def parse_query(raw: bytes) -> dict[str, str]:

@@ -7,9 +7,9 @@ the same steps: find the route, check the names, let in or not, read and decode,
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import parse_qsl, quote
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 import msgspec
 from msgspec import UNSET
@@ -18,17 +18,28 @@ from starlette.types import Receive, Scope, Send
 from duetime.callbacks.topic_service import TopicService
 from duetime.engine.pools import Pools
 from duetime.http.exchange import ClientGone
-from duetime.model.errors import DuetimeError, InvalidRequest
+from duetime.model.errors import DuetimeError, Forbidden, InvalidRequest, MethodNotAllowed, NotFound, Unauthorized
 from duetime.model.ids import IdMaker
 from duetime.model.names import DEFAULT_POOL, Queue, check_id, check_namespace, check_queue
 from duetime.protocols.access_log import POOL
 from duetime.protocols.asgi import exchange_of, request_id, send_answer
-from duetime.protocols.v1 import problems
-from duetime.protocols.v1.gate import TokenGate
-from duetime.protocols.v1.pages import PAGES, MakePage
-from duetime.protocols.v1.queries import QueuesQuery
-from duetime.protocols.v1.request import AnyRequest, Headers, NativeRequest, QueuePath, Reply, token_of
-from duetime.protocols.v1.router import Router
+from duetime.protocols.rate_limits import RateLimits, Side, Slot
+from duetime.protocols.short_path import ShortPath
+from duetime.protocols.tokens import EVERYTHING, Access, Tokens, split
+from duetime.protocols.v1.openapi import PAGES, MakePage
+from duetime.protocols.v1.request import (
+    AnyRequest,
+    Headers,
+    NativeRequest,
+    QueuePath,
+    QueuesQuery,
+    Reply,
+    encode,
+    internal_error,
+    not_valid,
+    reply_to,
+    token_of,
+)
 from duetime.protocols.v1.routes import ROUTES, Route
 from duetime.wire.messages import MAX_REQUEST, BatchIn
 
@@ -36,7 +47,114 @@ log = logging.getLogger("duetime.server")
 
 MAX_PARAMETERS = 20
 MAX_KNOWN = 10_000
+T = TypeVar("T")
+
+NO_TOKEN = (
+    "this server requires a token: `Authorization: Bearer TOKEN`; "
+    "the SDK and the duetime command read it from DUETIME_TOKEN"
+)
 NOWHERE = QueuePath(Queue("", ""))
+
+
+class Admitted(NamedTuple):
+    """The pool that the request goes to, the slot it took of the token's limit, if there is one, and all that the token
+    allows.
+    """
+
+    pool: str
+    slot: Slot | None = None
+    scopes: frozenset[Access] = EVERYTHING
+
+
+class TokenGate:
+    """The server's own tokens and limits."""
+
+    def __init__(self, tokens: Tokens, limits: RateLimits) -> None:
+        self._tokens = tokens
+        self._limits = limits
+
+    async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
+        """`token` is its text with the pool in front, empty if none was sent; it must allow all of `needs`.
+
+        Without a namespace the request is about all of them. Raises Unauthorized, Forbidden, PoolNotFound,
+        TooManyRequests.
+        """
+        pool, secret = split(token)
+        try:
+            if namespace is None:
+                return Admitted(await self._tokens.admit(token, None, Access.ADMIN))
+            self._tokens.require_pool(pool)
+            known = await self._tokens.check(pool, namespace, secret)
+        except (Unauthorized, Forbidden):
+            if not secret:
+                raise Unauthorized(NO_TOKEN) from None
+            raise
+        for access in needs:
+            known.require(access)
+        return Admitted(pool, await self._limits.spend(known, side) if side else None, known.scopes)
+
+    async def widen(self, slot: Slot, amount: int) -> Slot:
+        """Let a request count as that many. Raises TooManyRequests."""
+        return await self._limits.widen(slot, amount)
+
+    async def refund(self, slot: Slot) -> None:
+        """Gives the slot of a failed request back, so that it does not count."""
+        await self._limits.give_back(slot)
+
+
+@dataclass
+class RouteNode(Generic[T]):
+    literals: dict[bytes, "RouteNode[T]"] = field(default_factory=dict[bytes, "RouteNode[T]"])
+    name: "RouteNode[T] | None" = None
+    methods: dict[str, T] = field(default_factory=dict[str, T])
+
+
+class Router(Generic[T]):
+    """A tree of path segments; a lookup costs one step per segment, however many routes there are.
+
+    The raw path is split before it is decoded, so a job id may hold a slash (%2F). Literal parts win over names.
+    """
+
+    def __init__(self) -> None:
+        self._root: RouteNode[T] = RouteNode()
+
+    def add(self, method: str, path: str, route: T) -> None:
+        node = self._root
+        for part in path.encode().split(b"/"):
+            if part.startswith(b"{"):
+                node.name = node = node.name or RouteNode()
+            else:
+                node = node.literals.setdefault(part, RouteNode())
+        node.methods[method] = route
+
+    def find(self, method: str, raw_path: bytes) -> tuple[T, Sequence[str]]:
+        """The route and the names in its path, decoded. Raises NotFound, MethodNotAllowed."""
+        node: RouteNode[T] | None = self._root
+        names: list[str] = []
+        for part in raw_path.split(b"/"):
+            literal = node.literals.get(part)
+            if literal is not None:
+                node = literal
+                continue
+            node = node.name
+            if node is None:
+                raise NotFound("there is nothing at this address")
+            names.append(_decode_name(part))
+        if not node.methods:
+            raise NotFound("there is nothing at this address")
+        route = node.methods.get(method)
+        if route is None:
+            allowed = sorted(node.methods)
+            raise MethodNotAllowed(f"this address takes {', '.join(allowed)}", allow=allowed)
+        return route, names
+
+
+def _decode_name(part: bytes) -> str:
+    raw = unquote_to_bytes(part) if b"%" in part else part
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("the path is not UTF-8") from None
 
 
 @dataclass(frozen=True)
@@ -58,13 +176,14 @@ class V1App:
         topics: TopicService | None = None,
         make_id: Callable[[], str] | None = None,
         max_request: int = MAX_REQUEST,
+        short_path: ShortPath | None = None,
     ) -> None:
         self._pools = pools
         self._gate = gate
         self._topics = topics or TopicService(lambda: pools.engine(DEFAULT_POOL).store.registry, pools.engine)
         self._make_id = make_id or IdMaker().make
         self._max_request = max_request
-        self._encode = msgspec.json.Encoder().encode
+        self._short_path = short_path
         self._known: dict[tuple[str, bytes], tuple[Endpoint, QueuePath]] = {}
         self._router: Router[Endpoint | MakePage] = Router()
         for route in ROUTES:
@@ -78,12 +197,12 @@ class V1App:
         try:
             reply = await self._answer(scope, receive)
         except DuetimeError as error:
-            reply = problems.reply_to(error)
+            reply = reply_to(error)
         except ClientGone:
             return
         except Exception:
             log.exception("request_failed", extra={"request_id": name, "path": scope["path"]})
-            reply = problems.reply_to(problems.internal())
+            reply = reply_to(internal_error())
         try:
             await self._send(scope, send, reply, name_header)
         except BaseException as error:
@@ -110,18 +229,34 @@ class V1App:
         route = endpoint.route
         request: AnyRequest = NativeRequest(scope, receive, queue_path, self._make_id)
         token = token_of(request.headers)
+        generation = self._short_path.generation if self._short_path else 0
         pool, slot, request.scopes = await self._gate.admit(
             token, queue_path.queue.namespace or None, route.needs, route.spends
         )
         scope[POOL] = pool
         if slot is None:
-            return await self._serve(endpoint, pool, request)
+            reply = await self._serve(endpoint, pool, request)
+            if route.operation is not None:
+                self._remember(scope, generation, endpoint, pool, queue_path.queue)
+            return reply
         request.slot = slot
         try:
             return await self._serve(endpoint, pool, request)
         except BaseException:
             await self._gate.refund(request.slot)
             raise
+
+    def _remember(self, scope: Scope, generation: int, endpoint: Endpoint, pool: str, queue: Queue) -> None:
+        """Let requests like this one, which was served, take the short path."""
+        exchange = exchange_of(scope)
+        if exchange is None or self._short_path is None:
+            return
+        assert endpoint.route.operation is not None
+        assert endpoint.decode is not None
+        operation = endpoint.route.operation(
+            self._pools, pool, queue, endpoint.decode, make_id=self._make_id, max_request=self._max_request
+        )
+        self._short_path.remember(exchange, generation, operation)
 
     def _queue_path(self, endpoint: Endpoint, names: Sequence[str], key: tuple[str, bytes], scope: Scope) -> QueuePath:
         if not names:
@@ -147,7 +282,7 @@ class V1App:
         return await endpoint.route.handle(request)
 
     async def _send(self, scope: Scope, send: Send, reply: Reply, name_header: Headers) -> None:
-        content = reply.content if reply.message is None else self._encode(reply.message)
+        content = reply.content if reply.message is None else encode(reply.message)
         shared = ((b"content-type", reply.content_type),)
         await send_answer(scope, send, reply.status, shared, content, (*reply.headers, *name_header))
 
@@ -203,11 +338,11 @@ def _read_query(raw: bytes, kind: type[msgspec.Struct] | None) -> Any:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise problems.invalid(error, "query") from None
+        raise not_valid(error, "query") from None
 
 
 def _decode(decode: Callable[[bytes], Any], raw: bytes) -> Any:
     try:
         return decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise problems.invalid(error, "body") from None
+        raise not_valid(error, "body") from None

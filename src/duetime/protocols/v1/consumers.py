@@ -1,19 +1,20 @@
 """What consumers ask for: reserve, and then one verb per outcome."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import UNSET
 
 from duetime.engine import request_reply
+from duetime.engine.requests import AckRequest, ReserveRequest
+from duetime.http.exchange import Exchange
 from duetime.model.clock import duration_ms
-from duetime.model.errors import DuetimeError, Forbidden, InvalidRequest, InvalidTime
-from duetime.model.job import Delivery
+from duetime.model.errors import DuetimeError, Forbidden, InvalidRequest, InvalidTime, LeaseLost
+from duetime.model.job import STEP_JOBS, Delivery, Lease, Moved
 from duetime.model.names import Queue, check_queue
 from duetime.protocols.parking import give_back_all
 from duetime.protocols.tokens import Access
-from duetime.protocols.v1.queries import CallQuery
-from duetime.protocols.v1.request import NativeRequest, Reply
+from duetime.protocols.v1.request import CallQuery, NativeRequest, Reply, V1Operation
 from duetime.stores.finishes import KeptResult
 from duetime.wire import bodies, convert
 from duetime.wire.messages import (
@@ -56,10 +57,39 @@ async def _reserve(
     wait_ms = wait_of(message.wait)
     work = engine.reserve(queues, limit=message.limit, ttr_ms=duration_ms(message.ttr), wait_ms=wait_ms)
     found = await (request.park(work, list[Delivery]()) if wait_ms or request.unwatched else work)
+    return _delivered_reply(found, lambda: give_back_all(engine, found))
+
+
+def _delivered_reply(found: Sequence[Delivery], undo: Callable[[], Awaitable[None]] | None = None) -> Reply:
     answer = DeliveriesOut([convert.delivery_out(delivery) for delivery in found])
-    if not found:
-        return Reply(200, answer)
-    return Reply(200, answer, undo=lambda: give_back_all(engine, found))
+    return Reply(200, answer, undo=undo if found else None)
+
+
+class ReserveOperation(V1Operation[ReserveIn]):
+    """A request that finds no job and wants to wait goes on in a task of its own."""
+
+    def request(self, message: ReserveIn) -> ReserveRequest:
+        wait_of(message.wait)
+        return ReserveRequest(self.queue, duration_ms(message.ttr), message.limit)
+
+    def respond(self, exchange: Exchange, result: list[Delivery]) -> None:
+        message: ReserveIn = exchange.context
+        wait_ms = 0 if result or exchange.task else wait_of(message.wait)
+        if wait_ms and not exchange.gone:
+            exchange.start(self._wait(exchange, message, wait_ms))
+        elif not self.finish(exchange, _delivered_reply(result)):
+            self.engine().give_back_later(result)
+
+    async def _wait(self, exchange: Exchange, message: ReserveIn, wait_ms: int) -> None:
+        work = self.engine().reserve(
+            [self.queue], limit=message.limit, ttr_ms=duration_ms(message.ttr), wait_ms=wait_ms
+        )
+        try:
+            found = await exchange.park(work, list[Delivery]())
+        except Exception as error:
+            self.fail(exchange, error)
+        else:
+            self.respond(exchange, found)
 
 
 def wait_of(wait: DurationIn) -> int:
@@ -72,13 +102,26 @@ def wait_of(wait: DurationIn) -> int:
 async def ack(request: NativeRequest[AckIn, None]) -> Reply:
     """The one lease that is lost is refused, as `release` would; of several, each has its own result."""
     message = request.message
+    return AckOperation.reply(message, await request.engine.ack(_leases(request.queue, message)))
+
+
+def _leases(queue: Queue, message: AckIn) -> list[Lease]:
     if (message.lease is UNSET) == (message.leases is UNSET):
         raise InvalidRequest("give lease or leases")
     refs = [message.lease] if message.lease is not UNSET else message.leases or []
-    answers = await request.engine.ack([convert.lease(request.queue, ref) for ref in refs])
-    if message.lease is not UNSET and isinstance(answers[0], DuetimeError):
-        raise answers[0]
-    return Reply(200, ResultsOut([convert.result_out(answer) for answer in answers]))
+    return [convert.lease(queue, ref) for ref in refs]
+
+
+class AckOperation(V1Operation[AckIn]):
+    def request(self, message: AckIn) -> AckRequest | None:
+        leases = _leases(self.queue, message)
+        return AckRequest(self.queue, leases) if 0 < len(leases) <= STEP_JOBS else None
+
+    @staticmethod
+    def reply(message: AckIn, result: Sequence[Moved | LeaseLost | None]) -> Reply:
+        if message.lease is not UNSET and isinstance(result[0], DuetimeError):
+            raise result[0]
+        return Reply(200, ResultsOut([convert.result_out(answer) for answer in result]))
 
 
 async def finish(request: NativeRequest[FinishesIn, None]) -> Reply:

@@ -1,10 +1,13 @@
 """The OpenAPI 3.1 document, drawn from the table of routes and the types that validate.
 
 Nothing is written twice: schemas are msgspec's of the messages, parameters those of the query types, errors the classes
-of the tree, examples are messages themselves.
+of the tree, examples are messages themselves. /v1/openapi.json serves the document, and /v1/docs the same as a page for
+people, from docs.html, which needs nothing from any other host.
 """
 
-from collections.abc import Iterable, Mapping
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -26,7 +29,7 @@ from duetime.model.errors import (
 from duetime.model.names import MAX_ID
 from duetime.protocols.tokens import Access
 from duetime.protocols.v1.examples import EXAMPLES, Example
-from duetime.protocols.v1.request import MAX_KEY
+from duetime.protocols.v1.request import MAX_KEY, Headers, Reply
 from duetime.protocols.v1.routes import ROUTES, Errors, Route
 from duetime.wire.convert import error_out
 from duetime.wire.messages import NAME_PATTERN, ErrorOut
@@ -261,3 +264,35 @@ def _title(kind: type[DuetimeError]) -> str:
 def _tidy(schema: Document) -> Document:
     """The schema with the line breaks of its docstring removed."""
     return {**schema, "description": " ".join(schema["description"].split())} if "description" in schema else schema
+
+
+# --- the two addresses that need no token; each answer is made when it is first asked for
+
+MakePage = Callable[[], Reply]
+
+HTML_HEADERS: Headers = [
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+    (b"x-content-type-options", b"nosniff"),
+]
+
+
+@functools.cache
+def _openapi_json() -> Reply:
+    return Reply(200, content=msgspec.json.encode(build()))
+
+
+@functools.cache
+def _docs() -> Reply:
+    # Few processes are ever asked for this page, and importing Jinja2 takes longer than starting the protocol.
+    from jinja2 import Environment, PackageLoader  # noqa: PLC0415
+
+    templates = Environment(loader=PackageLoader("duetime.protocols.v1", ""), autoescape=True, trim_blocks=True)
+    page = templates.get_template("docs.html").render(document=build(), json_text=_json_text)
+    return Reply(200, headers=HTML_HEADERS, content=page.encode(), content_type=b"text/html; charset=utf-8")
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+PAGES: Mapping[str, MakePage] = {"/v1/openapi.json": _openapi_json, "/v1/docs": _docs}

@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from duetime.engine.requests import PushRequest
 from duetime.model.clock import duration_ms, instant_ms
 from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound, MarkMismatch, StoreUnavailable
 from duetime.model.ids import encode
 from duetime.model.job import Event, Moved, NewJob
-from duetime.protocols.v1.request import Headers, NativeRequest, Reply, idempotency_key
-from duetime.stores.base import Mark, Pushed, repair_mark
+from duetime.protocols.v1.request import Headers, NativeRequest, Reply, V1Operation, idempotency_key
+from duetime.stores.base import Mark, Push, Pushed, repair_mark
 from duetime.wire import convert
 from duetime.wire.messages import (
     BatchIn,
@@ -26,6 +27,7 @@ from duetime.wire.messages import (
     PushedOut,
     PushIn,
     RescheduleIn,
+    ResultOut,
     ResultsOut,
     WhenIn,
 )
@@ -41,9 +43,19 @@ async def push(request: NativeRequest[PushIn, None]) -> Reply:
     job = convert.new_job(message, request.make_id)
     mark = _key_mark(request.headers, request.raw)
     pushed = await request.engine.push(request.queue, [job], if_exists=message.if_exists, mark=mark, made_ids=True)
-    [moved] = pushed.jobs
-    status = 200 if moved.event is Event.KEPT else 201
-    return Reply(status, convert.result_out(moved), REPLAYED if pushed.repeated else ())
+    return PushOperation.reply(message, pushed)
+
+
+class PushOperation(V1Operation[PushIn]):
+    def request(self, message: PushIn) -> PushRequest:
+        job = convert.new_job(message, self.make_id)
+        return PushRequest(self.queue, Push((job,), message.if_exists, made_ids=True))
+
+    @staticmethod
+    def reply(message: PushIn, result: Pushed) -> Reply:
+        [moved] = result.jobs
+        status = 200 if moved.event is Event.KEPT else 201
+        return Reply(status, ResultOut(moved=moved), REPLAYED if result.repeated else ())
 
 
 async def push_batch(request: NativeRequest[BatchIn, None]) -> Reply:

@@ -4,20 +4,40 @@ A handler gets a NativeRequest, which is admitted, decoded and checked. It retur
 encodes and sends.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 from starlette.types import Receive, Scope
 
 from duetime.callbacks.topic_service import TopicService
 from duetime.engine import Engine
-from duetime.model.errors import InvalidRequest
+from duetime.engine.pools import Pools
+from duetime.engine.requests import Request
+from duetime.http.exchange import Exchange
+from duetime.model.errors import (
+    DuetimeError,
+    InvalidRequest,
+    MethodNotAllowed,
+    Overloaded,
+    StoreUnavailable,
+    TooManyRequests,
+    Unauthorized,
+)
+from duetime.model.job import State
 from duetime.model.names import Queue
 from duetime.protocols.asgi import Header, exchange_of, read_body
 from duetime.protocols.parking import park
 from duetime.protocols.rate_limits import Slot
 from duetime.protocols.tokens import Access, bearer, token_text
+from duetime.wire.convert import error_out
+from duetime.wire.messages import MAX_LIST, DurationIn, InstantIn
+
+log = logging.getLogger("duetime.server")
+
+encode = msgspec.json.Encoder().encode
 
 In = TypeVar("In")
 Query = TypeVar("Query")
@@ -27,6 +47,13 @@ MakeId = Callable[[], str]
 Headers = Sequence[Header]
 
 JSON = b"application/json"
+PROBLEM = b"application/problem+json"
+MAX_DETAIL = 1000
+MAX_BUCKETS = 1000
+DEFAULT_SPAN_MS = 3_600_000
+RETRY_AFTER_S = 1
+MAX_KEY = 200
+"""A batch of single results appends a number to it, and a mark's name ends at 255."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -123,8 +150,149 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> str:
     return key
 
 
-MAX_KEY = 200
-"""A batch of single results appends a number to it, and a mark's name ends at 255."""
+# --- query parameters of every route that has any; the OpenAPI document lists them from here
+
+
+class CallQuery(Struct, forbid_unknown_fields=True):
+    wait: Annotated[DurationIn, Meta(description="how long to wait for the answer, at most an hour")] = "5s"
+
+
+class ListQuery(Struct, forbid_unknown_fields=True):
+    state: Annotated[State, Meta(description="which jobs")]
+    cursor: Annotated[str, Meta(description="the cursor of the page before")] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=MAX_LIST, description="jobs in a page")] = 100
+
+
+class QueuesQuery(Struct, forbid_unknown_fields=True):
+    namespace: Annotated[str, Meta(description="only this namespace; without it the token must be an admin's")] | (
+        UnsetType
+    ) = UNSET
+
+
+class DueQuery(Struct, forbid_unknown_fields=True):
+    start: Annotated[InstantIn, Meta(description="the first edge; now if left out")] | UnsetType = field(
+        default=UNSET, name="from"
+    )
+    end: Annotated[InstantIn, Meta(description="the last edge; an hour after the first if left out")] | UnsetType = (
+        field(default=UNSET, name="to")
+    )
+    buckets: Annotated[int, Meta(ge=1, le=MAX_BUCKETS, description="how many, 60 if left out")] | UnsetType = UNSET
+    edges: (
+        Annotated[
+            str,
+            Meta(
+                description="instead of these: the edges, rising epoch milliseconds with commas between them",
+                extra_json_schema={"pattern": r"^\d{1,15}(,\d{1,15})+$"},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+# --- errors
+
+
+def reply_to(error: DuetimeError) -> Reply:
+    message = error_out(error)
+    if len(message.detail) > MAX_DETAIL:
+        # Some details quote the request, which may be long.
+        message.detail = f"{message.detail[:MAX_DETAIL]} ..."
+    return Reply(error.status, message, headers=_headers(error), content_type=PROBLEM)
+
+
+def _headers(error: DuetimeError) -> list[tuple[bytes, bytes]]:
+    match error:
+        case MethodNotAllowed():
+            return [(b"allow", ", ".join(error.fields["allow"]).encode())]
+        case Unauthorized():
+            return [(b"www-authenticate", b'Bearer realm="duetime"')]
+        case StoreUnavailable() | TooManyRequests() | Overloaded():
+            wait = error.fields.get("retry_after_s", RETRY_AFTER_S)
+            return [(b"retry-after", str(wait).encode())]
+        case _:
+            return []
+
+
+def not_valid(error: Exception, what: str) -> InvalidRequest:
+    """What the decoder refused; `path` among the fields says where."""
+    if isinstance(error, RecursionError):
+        return InvalidRequest(f"the {what} is nested too deeply")
+    if not isinstance(error, msgspec.ValidationError):
+        return InvalidRequest(f"the {what} is not JSON: {error}")
+    problem, at, path = str(error).rpartition(" - at `")
+    if not at or not path.endswith("`"):
+        return InvalidRequest(f"the {what} is not valid: {error}", path="$")
+    path = path.removesuffix("`")
+    return InvalidRequest(f"the {what} is not valid at {path}: {problem}", path=path)
+
+
+def internal_error() -> DuetimeError:
+    """The answer to a crash: the traceback is in the log, under the request id that the client gets."""
+    return DuetimeError("the server failed; its log says more under the X-Request-ID of this reply")
+
+
+# --- the short path
+
+
+class V1Operation(Generic[In]):
+    """Serves requests with one head on the short path (`protocols/short_path.py`), with the steps of their handler."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        pool: str,
+        queue: Queue,
+        decode: Callable[[bytes], In],
+        *,
+        make_id: MakeId,
+        max_request: int,
+    ) -> None:
+        self._pools = pools
+        self._pool = pool
+        self.queue = queue
+        self.make_id = make_id
+        self._decode = decode
+        self._max_request = max_request
+
+    def submit(self, exchange: Exchange) -> bool:
+        if exchange.received > self._max_request:
+            return False
+        exchange.context = message = self._decode(exchange.body() or b"{}")
+        request = self.request(message)
+        if request is None:
+            return False
+        self._pools.engine(self._pool).submit(request, exchange)
+        return True
+
+    def engine(self) -> Engine:
+        return self._pools.engine(self._pool)
+
+    def request(self, message: In) -> Request[Any] | None:
+        """What to ask of the engine. None: the application serves this one."""
+        raise NotImplementedError
+
+    @staticmethod
+    def reply(message: Any, result: Any) -> Reply:
+        raise NotImplementedError
+
+    def respond(self, exchange: Exchange, result: Any) -> None:
+        try:
+            reply = self.reply(exchange.context, result)
+        except DuetimeError as error:
+            reply = reply_to(error)
+        self.finish(exchange, reply)
+
+    def fail(self, exchange: Exchange, error: Exception) -> None:
+        if not isinstance(error, DuetimeError):
+            log.error("request_failed", exc_info=error)
+            error = internal_error()
+        self.finish(exchange, reply_to(error))
+
+    def finish(self, exchange: Exchange, reply: Reply) -> bool:
+        """False if the client disconnected."""
+        headers = ((b"content-type", reply.content_type), *reply.headers)
+        return exchange.finish(reply.status, headers, encode(reply.message))
+
 
 AnyRequest = NativeRequest[Any, Any]
 Handler = Callable[[AnyRequest], Awaitable[Reply]]

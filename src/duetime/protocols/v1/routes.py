@@ -1,11 +1,12 @@
 """Every endpoint on one screen.
 
 The application dispatches by this table, and the OpenAPI document and the page at /v1/docs are drawn from it. A test
-compares it with docs/protocol.md. Two more addresses, the document and the page, need no token (`pages.py`).
+compares it with docs/protocol.md. Two more addresses, the document and the page, need no token (`openapi.py`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -35,8 +36,7 @@ from duetime.model.job import QueueTotals
 from duetime.protocols.rate_limits import Side
 from duetime.protocols.tokens import Access
 from duetime.protocols.v1 import administration, consumers, producers, topics, views
-from duetime.protocols.v1.queries import CallQuery, DueQuery, ListQuery, QueuesQuery
-from duetime.protocols.v1.request import Handler
+from duetime.protocols.v1.request import CallQuery, DueQuery, Handler, ListQuery, QueuesQuery, V1Operation
 from duetime.stores.base import QueueRules
 from duetime.wire import messages as m
 from duetime.wire import topics as t
@@ -73,7 +73,8 @@ class Route:
     """One endpoint. `refuses` are the errors of its own; those that any request may get are not repeated.
 
     A token must allow all that the route `needs`. `takes` is the message in the body; an `optional` one may be left
-    out. `keyed`: takes an Idempotency-Key. `ends_delivery`: finishes a delivery or renews its lease.
+    out. `keyed`: takes an Idempotency-Key. `ends_delivery`: finishes a delivery or renews its lease. `operation` serves
+    requests like one that was served on the short path.
     """
 
     method: str
@@ -89,6 +90,7 @@ class Route:
     optional: bool = False
     keyed: bool = False
     ends_delivery: bool = False
+    operation: type[V1Operation[Any]] | None = None
 
     @property
     def spends(self) -> Side | None:
@@ -110,7 +112,7 @@ ONE_TOPIC = {200: t.TopicOut}
 # fmt: off
 ROUTES: tuple[Route, ...] = (
     Route("POST", QUEUE + "/jobs", "push", "Push a job", W, producers.push, PUSHED, m.PushIn,
-          refuses=(*PUSH_ERRORS, MarkMismatch), keyed=True),
+          refuses=(*PUSH_ERRORS, MarkMismatch), keyed=True, operation=producers.PushOperation),
     Route("POST", QUEUE + "/batch", "push_batch", "Push up to 1,000 jobs", W, producers.push_batch, {201: m.PushedOut},
           m.BatchIn, refuses=(*PUSH_ERRORS, MarkMismatch), keyed=True),
     Route("POST", QUEUE + "/call", "call", "Push a job and wait for its answer", (*W, *R), consumers.call,
@@ -125,11 +127,11 @@ ROUTES: tuple[Route, ...] = (
           refuses=(InvalidId, InvalidTime, ExpiresBeforeDue, JobNotFound, JobRunning, JobDead)),
 
     Route("POST", QUEUE + "/reserve", "reserve", "Lease jobs", R, consumers.reserve, DELIVERIES, m.ReserveIn,
-          refuses=(InvalidTime,), optional=True),
+          refuses=(InvalidTime,), optional=True, operation=consumers.ReserveOperation),
     Route("POST", NAMESPACE + "/reserve", "reserve_many", "Lease jobs from several queues in order", R,
           consumers.reserve_many, DELIVERIES, m.ReserveManyIn, refuses=(InvalidTime,)),
     Route("POST", QUEUE + "/ack", "ack", "Finish jobs", R, consumers.ack, RESULTS, m.AckIn,
-          refuses=LEASE_ERRORS, ends_delivery=True),
+          refuses=LEASE_ERRORS, ends_delivery=True, operation=consumers.AckOperation),
     Route("POST", QUEUE + "/finish", "finish", "Finish jobs, push what follows, keep results", R, consumers.finish,
           {200: m.FinishesOut}, m.FinishesIn, refuses=(InvalidId, InvalidTime, BodyTooLarge, Forbidden),
           ends_delivery=True),

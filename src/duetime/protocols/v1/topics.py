@@ -9,8 +9,7 @@ from duetime.model.job import Event
 from duetime.model.names import check_queue
 from duetime.model.topic import Status
 from duetime.protocols.v1.request import AnyRequest, NativeRequest, Reply
-from duetime.wire import convert
-from duetime.wire.messages import JobIn
+from duetime.wire import bodies, convert
 from duetime.wire.topics import AddIn, SampleIn, TopicChangeIn, TopicIn, TopicsOut, change_of, topic_of
 
 
@@ -52,7 +51,7 @@ async def put_offline(request: NativeRequest[None, None]) -> Reply:
 
 
 async def test_topic(request: NativeRequest[SampleIn, None]) -> Reply:
-    body = convert.body_of(JobIn(body=request.message.body))
+    body = bodies.read(request.message.body, UNSET)
     return Reply(200, await request.topics.sample(_address(request), body))
 
 
@@ -63,7 +62,7 @@ async def add_job(request: NativeRequest[AddIn, None]) -> Reply:
     moved = await request.topics.add_job(
         _address(request),
         request.make_id() if message.id is UNSET else message.id,
-        convert.body_of(JobIn(body=message.body)),
+        bodies.read(message.body, UNSET),
         fix_time="" if message.fix_time is UNSET else message.fix_time,
         due_at=None if message.due_at is UNSET else instant_ms(message.due_at),
     )

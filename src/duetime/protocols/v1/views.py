@@ -14,8 +14,15 @@ from duetime.model.clock import MAX_INSTANT, instant_ms
 from duetime.model.errors import InvalidRequest, JobNotFound
 from duetime.model.job import chunks
 from duetime.model.names import Queue, check_id
-from duetime.protocols.v1.queries import DEFAULT_SPAN_MS, MAX_BUCKETS, DueQuery, ListQuery, QueuesQuery
-from duetime.protocols.v1.request import NativeRequest, Reply
+from duetime.protocols.v1.request import (
+    DEFAULT_SPAN_MS,
+    MAX_BUCKETS,
+    DueQuery,
+    ListQuery,
+    NativeRequest,
+    QueuesQuery,
+    Reply,
+)
 from duetime.wire import convert
 from duetime.wire.messages import (
     HistogramOut,

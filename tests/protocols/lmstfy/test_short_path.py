@@ -1,10 +1,10 @@
-"""The shortcut of publish, consume and ack answers as the application does, and never where that would refuse."""
+"""The short path of publish, consume and ack answers as the application does, and not where that would refuse."""
 
 import asyncio
 import base64
 import json
 
-from duetime.protocols.lmstfy.shortcut import KNOWN_LINES
+from duetime.protocols.short_path import KNOWN_HEADS
 from tests.plugins.until import until
 from tests.protocols.lmstfy.client import Lmstfy
 from tests.protocols.lmstfy.server import Server
@@ -17,7 +17,7 @@ def plain(response) -> tuple[int, list[str], bytes]:
 
 
 async def short_of(server: Server, work) -> int:
-    """How many of the requests in `work` took the shortcut."""
+    """How many of the requests in `work` took the short path."""
     before = server.short_requests
     await work
     return server.short_requests - before
@@ -108,16 +108,22 @@ async def test_requests_that_a_client_sends_ahead_are_answered_in_order(lmstfy: 
 
 
 class GoneClient:
-    """A request, as the listener offers it, whose client goes before its answer is ready."""
+    """A request, as the listener offers it, whose client disconnects before its answer is ready."""
 
     def __init__(self, lmstfy: Lmstfy, queue: str) -> None:
         self.task, self.method, self.url = None, b"GET", f"/api/{lmstfy.namespace}/{queue}?ttr=600".encode()
         self.headers = [(b"x-token", lmstfy.token.encode())]
-        self.received, self.gone, self.request_id, self.scope = 0, True, "r", {}
+        self.received, self.gone, self.request_id = 0, True, "r"
         self.answered: list[int] = []
 
     def body(self) -> bytes:
         return b""
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: object) -> None:
+        self.operation.respond(self, result)
 
     def finish(self, status: int, headers: object, body: bytes) -> bool:
         self.answered.append(status)
@@ -131,16 +137,16 @@ async def test_a_job_whose_client_has_gone_is_given_back(lmstfy: Lmstfy, server:
     assert (await lmstfy.call("GET", "q", ttr=600)).status == 404
     job_id = await lmstfy.publish("q", tries=1)
     gone = GoneClient(lmstfy, "q")
-    assert await server.take_shortcut(gone)
+    assert await server.accept(gone)
     job = await lmstfy.consume("q", timeout=60, ttr=600)
     assert (job["job_id"], job["remain_tries"]) == (job_id, 0)
     assert gone.answered == [200]
 
 
 async def test_what_is_remembered_is_bounded(lmstfy: Lmstfy, server: Server) -> None:
-    for at in range(KNOWN_LINES + 10):
+    for at in range(KNOWN_HEADS + 10):
         assert (await lmstfy.call("GET", "q", unknown=at)).status == 404
-    assert 0 < len(server.shortcut._lines) <= KNOWN_LINES
+    assert 0 < len(server.short_path._known) <= KNOWN_HEADS
     long = {"unknown": "x" * 2000}
     await lmstfy.call("GET", "q", **long)
     assert await short_of(server, lmstfy.call("GET", "q", **long)) == 0
