@@ -1,12 +1,15 @@
-"""Alerts: what is wrong now is told once, by one process, and its end is told as well.
+"""Alerts: one process sends one alert for a problem and one for its end; and the settings that say who receives them.
 
-A problem that lasts is a record in the registry while it lasts: who manages to write it sends the alert, who manages
-to remove it sends the recovery notice, so fifty processes that see the same thing send one mail. Processes look at
-different moments, began at different times and may reach different things, so whoever sees the problem renews its
-record, and it is over when somebody finds it gone and nobody has renewed it for a while. While the registry itself
-cannot be reached, one process per machine, which holds a lock file, sends the alerts. An event that is over when it is
-seen, such as a callback that was given up, is sent at once and then at most once in a while, with the number of those
-in between.
+A problem that lasts is a record in the registry while it lasts: the process that writes it sends the alert, the one
+that removes it sends the recovery notice, so fifty processes that see the same problem send one mail. Processes check
+at different moments, began at different times and may reach different stores. So each process that sees the problem
+renews its record, and the problem is over when a process finds it gone and nobody has renewed it for a while. While the
+registry itself cannot be reached, one process per machine, which holds a lock file, sends the alerts. An event that is
+over when it is seen, such as a callback that was given up, is sent immediately and then at most once in five minutes,
+with the number of those in between.
+
+The settings are a record of the registry, too, which every server follows within a second. The admin API and the
+command line (on a store) change them with the functions here, which return the new description.
 """
 
 import asyncio
@@ -18,17 +21,17 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from duetime.alerts.senders import AlertSender, MailServer
+from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import Clock, SystemClock
-from duetime.model.errors import DuetimeError, InvalidRequest, InvalidSettings, VersionConflict
-from duetime.model.masking import mask
-from duetime.model.names import is_mail, is_mail_in
+from duetime.model.errors import DuetimeError, InvalidRequest, InvalidSettings, NotFound, VersionConflict
+from duetime.model.masking import MASK, mask
+from duetime.model.names import check_channel, is_mail, is_mail_in
 from duetime.stores.registry import Record, Registry
 
 log = logging.getLogger("duetime.alerts")
@@ -42,11 +45,13 @@ EVENT_PAUSE_MS = 300_000
 RENEW_S = 5.0
 """Age at which the record of a problem is written again by whoever still sees the problem."""
 QUIET_S = 30.0
-"""How long nobody has seen a problem before it is over: more than two looks at what grows slowly, and a renewal."""
+"""How long nobody has seen a problem before it is over: more than two scans of what grows slowly, and a renewal."""
+TEST_TITLE = "Duetime: test alert"
+TEST_TEXT = "This is a test. Nothing is wrong."
 
 
 class AlertSettings(Struct, frozen=True, omit_defaults=True):
-    """The addresses that hear of every problem, the mail server for plain mail addresses, and the named addresses
+    """The addresses that receive every alert, the mail server for plain mail addresses, and the named addresses
     that topics use. A record of the registry.
     """
 
@@ -68,7 +73,7 @@ class AlertSettings(Struct, frozen=True, omit_defaults=True):
 
 
 class Problem(Struct, frozen=True):
-    """`title` fits a subject line; `text` says what to do; `addresses`, as topics have them, hear of it too."""
+    """`title` fits a subject line; `text` says what to do; `addresses`, as topics have them, receive it too."""
 
     title: str
     text: str
@@ -76,18 +81,18 @@ class Problem(Struct, frozen=True):
 
 
 class AlertReport(NamedTuple):
-    """What one observer knows: what is wrong, and which of the problems that were told are over."""
+    """What one observer knows: what is wrong, and which of the recorded problems are over."""
 
     problems: Mapping[str, Problem] = {}
     ended: Collection[str] = ()
 
 
 class Firing(Struct, frozen=True):
-    """The record of a problem that lasts. `since` and `told_at` are epoch seconds of who wrote it."""
+    """The record of a problem that lasts. Times are epoch seconds by the clock of the process that wrote it."""
 
     problem: Problem
     since: float
-    told_at: float
+    notified_at: float
 
 
 class PastAlert(Struct, frozen=True):
@@ -123,6 +128,77 @@ async def change_settings(registry: Registry, change: Callable[[AlertSettings], 
         return changed
 
 
+class AddressNotFound(NotFound):
+    """There is no such address."""
+
+    code = "address_not_found"
+
+
+async def add_address(registry: Registry, address: str, channel: str = "") -> dict[str, Any]:
+    """Send every alert to this address; with a channel, only the alerts of topics that name the channel."""
+    check_address(address)
+    name = check_channel(channel) if channel else ""
+
+    def with_it(old: AlertSettings) -> AlertSettings:
+        if name:
+            return msgspec.structs.replace(old, channels={**old.channels, name: address})
+        return msgspec.structs.replace(old, addresses=tuple(dict.fromkeys([*old.addresses, address])))
+
+    await change_settings(registry, with_it)
+    return await describe(registry)
+
+
+async def remove_address(registry: Registry, name: str) -> dict[str, Any]:
+    """`name` is an address, the masked form in which it is shown, or a channel. Raises AddressNotFound."""
+
+    def without(old: AlertSettings) -> AlertSettings:
+        channels = {key: one for key, one in old.channels.items() if key != name}
+        left = msgspec.structs.replace(old.without_address(name), channels=channels)
+        if left == old:
+            raise AddressNotFound(f"no such alert address or channel: {mask(name)}")
+        return left
+
+    await change_settings(registry, without)
+    return await describe(registry)
+
+
+async def set_mail_server(registry: Registry, server: MailServer) -> dict[str, Any]:
+    mail_url(server, server.sender)
+    await change_settings(registry, lambda old: msgspec.structs.replace(old, mail_server=server))
+    return await describe(registry)
+
+
+async def send_test(registry: Registry, title: str = TEST_TITLE, text: str = TEST_TEXT) -> dict[str, Any]:
+    """Send a test alert to every address. Returns the masked addresses that were reached and those that were not."""
+    settings = read_settings(await registry.get(SETTINGS, KEY))
+    addresses = list(dict.fromkeys([*settings.addresses, *settings.channels.values()]))
+    if not addresses:
+        raise AddressNotFound("no alert address is set: duetime alert add ADDRESS")
+    missed = await AlertSender().send(addresses, title, text, server=settings.mail_server)
+    return {
+        "reached": [mask(one) for one in addresses if one not in missed],
+        "not_reached": [mask(one) for one in missed],
+    }
+
+
+async def describe(registry: Registry) -> dict[str, Any]:
+    """The alert settings without secrets, and the problems that last."""
+    settings = read_settings(await registry.get(SETTINGS, KEY))
+    server = settings.mail_server
+    shown = msgspec.structs.asdict(server) | {"password": MASK if server.password else ""} if server else None
+    firing = [
+        (record.key, msgspec.json.decode(record.value, type=Firing)) for record in await registry.list_records(FIRING)
+    ]
+    return {
+        "addresses": [mask(address) for address in settings.addresses],
+        "channels": {name: mask(address) for name, address in settings.channels.items()},
+        "mail_server": shown,
+        "problems": [
+            {"problem": key, "title": one.problem.title, "since": int(one.since * 1000)} for key, one in firing
+        ],
+    }
+
+
 class Alerts:
     """An async context manager: leaving it waits for what is being sent, up to the sender's deadline."""
 
@@ -136,8 +212,8 @@ class Alerts:
         clock: Clock | None = None,
         mail_domains: Collection[str] = (),
     ) -> None:
-        """`deployment` tells those who share a registry from others on the machine. After `repeat_s` a problem that
-        still lasts is told again. Mail to addresses of topics goes to `mail_domains` only.
+        """`deployment` distinguishes processes that share a registry from others on the machine. After `repeat_s` an
+        alert of a problem that still lasts is sent again. Mail to addresses of topics goes to `mail_domains` only.
         """
         self._registry = registry
         self._registry_copy = registry_copy
@@ -149,8 +225,8 @@ class Alerts:
         self._deployment_lock = DeploymentLock(deployment)
         self._sending: set[asyncio.Task[None]] = set()
         self._local: dict[str, Firing] = {}
-        self._unsaid: dict[tuple[str, str], int] = {}
-        self._said_at: dict[tuple[str, str], float] = {}
+        self._suppressed: dict[tuple[str, str], int] = {}
+        self._sent_at: dict[tuple[str, str], float] = {}
         self._known = AlertSettings()
 
     async def __aenter__(self) -> "Alerts":
@@ -165,8 +241,9 @@ class Alerts:
     async def judge(
         self, problems: Mapping[str, Problem], judged: Callable[[str], bool], ended: Collection[str] = ()
     ) -> None:
-        """What is wrong now. A problem that fired, that `judged` knows and that is not there any more is over when no
-        other process has seen it for a while; those that `ended` are over at once.
+        """Compare what is wrong now with the records. A recorded problem that is missing in `problems` is over if
+        `judged` says that this process can tell, and no other process has seen it for a while; those of `ended` are
+        over now.
         """
         before = self._renewed
         firing, ages = self._firing(), self._ages()
@@ -175,7 +252,7 @@ class Alerts:
                 # If it ended since the last round, its observer here has not heard of that yet.
                 if key not in before:
                     await self._fire(key, problem)
-            elif time.time() - firing[key].told_at >= self._repeat_s:
+            elif time.time() - firing[key].notified_at >= self._repeat_s:
                 await self._remind(key, problem, firing[key])
             elif ages.get(key, 0.0) >= RENEW_S:
                 await self._replace(key, firing[key])
@@ -210,7 +287,7 @@ class Alerts:
         self._notify(problem.addresses, problem.title, problem.text)
 
     async def _remind(self, key: str, problem: Problem, firing: Firing) -> None:
-        still = msgspec.structs.replace(firing, problem=problem, told_at=time.time())
+        still = msgspec.structs.replace(firing, problem=problem, notified_at=time.time())
         if key in self._local:
             self._local[key] = still
             is_leader = self._deployment_lock.is_leader()
@@ -245,7 +322,7 @@ class Alerts:
             self._notify(firing.problem.addresses, f"over: {firing.problem.title}", _lasting(firing))
 
     async def _remember(self, firing: Firing) -> None:
-        """Add a problem that is over to the record of past ones, for people who look later."""
+        """Add a problem that is over to the record of past ones, which the console shows."""
         past = PastAlert(firing.problem.title, firing.problem.text, firing.since, time.time())
         while True:
             try:
@@ -261,18 +338,18 @@ class Alerts:
     # --- events
 
     async def event(self, kind: str, subject: str, text: str, addresses: Sequence[str] = ()) -> None:
-        """Something happened. Of one (kind, subject) one is told in five minutes, over all processes."""
+        """Something happened. One alert of each (kind, subject) is sent in five minutes, over all processes."""
         name = (kind, subject)
         try:
             counter = await self._registry().increment(f"alert:{kind}:{subject}", life_ms=EVENT_PAUSE_MS)
             first = counter.value == 1
         except DuetimeError:
-            first = time.monotonic() - self._said_at.get(name, -math.inf) >= EVENT_PAUSE_MS / 1000
+            first = time.monotonic() - self._sent_at.get(name, -math.inf) >= EVENT_PAUSE_MS / 1000
         if not first:
-            self._unsaid[name] = self._unsaid.get(name, 0) + 1
+            self._suppressed[name] = self._suppressed.get(name, 0) + 1
             return
-        self._said_at[name] = time.monotonic()
-        if before := self._unsaid.pop(name, 0):
+        self._sent_at[name] = time.monotonic()
+        if before := self._suppressed.pop(name, 0):
             text = f"{text}\n\n{before} more since the last notice."
         log.warning("alert", extra={"problem": kind, "title": subject})
         self._notify(addresses, subject, text)
@@ -280,7 +357,7 @@ class Alerts:
     # --- sending
 
     def settings(self) -> AlertSettings:
-        """The addresses as last read: alerts are needed most while the registry is away."""
+        """The addresses as last read: alerts are needed most while the registry is unavailable."""
         try:
             self._known = read_settings(self._registry_copy.get(SETTINGS, KEY))
         except msgspec.DecodeError as error:

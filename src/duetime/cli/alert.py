@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from duetime.alerts import administration
+from duetime.alerts import problems as alerts
 from duetime.alerts.senders import MailServer
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import moment, note, safe
@@ -51,7 +51,7 @@ def add(
     """
     settings = _ask(
         target,
-        lambda registry: administration.add_address(registry, address, channel),
+        lambda registry: alerts.add_address(registry, address, channel),
         "POST",
         "/alerts",
         json={"address": address, "channel": channel},
@@ -73,7 +73,7 @@ def remove(address: Address, target: Target) -> None:
     """
     settings = _ask(
         target,
-        lambda registry: administration.remove_address(registry, address),
+        lambda registry: alerts.remove_address(registry, address),
         "DELETE",
         "/alerts",
         params={"address": address},
@@ -105,7 +105,7 @@ def mail_server(options: MailOptions, target: Target) -> None:
     )
     settings = _ask(
         target,
-        lambda registry: administration.set_mail_server(registry, server),
+        lambda registry: alerts.set_mail_server(registry, server),
         "PUT",
         "/alerts/mail-server",
         json=msgspec.to_builtins(server),
@@ -120,7 +120,7 @@ def list_alerts(target: Target) -> None:
     Examples:
         duetime alert list --url redis://localhost
     """
-    shown = _ask(target, administration.describe, "GET", "/alerts")
+    shown = _ask(target, alerts.describe, "GET", "/alerts")
     answer = target.answer
     if target.json:
         answer.document(shown)
@@ -145,7 +145,7 @@ def test(target: Target) -> None:
     Examples:
         duetime alert test --url redis://localhost
     """
-    sent = _ask(target, administration.send_test, "POST", "/alerts/test")
+    sent = _ask(target, alerts.send_test, "POST", "/alerts/test")
     lines = [f"reached      {one}" for one in sent["reached"]]
     lines += [f"not reached  {one}" for one in sent["not_reached"]]
     target.answer.show(sent, "\n".join(lines))

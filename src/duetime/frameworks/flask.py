@@ -18,7 +18,7 @@ from typing import Any
 import click
 from flask import Flask
 
-from duetime.frameworks.command_line import run_command
+from duetime.frameworks import run_command
 from duetime.worker.app import App
 from duetime.worker.current_job import CurrentJob
 

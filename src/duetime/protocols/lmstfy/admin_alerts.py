@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from duetime.alerts import administration
+from duetime.alerts import problems as alerts
 from duetime.alerts.senders import MailServer
 from duetime.model.errors import DuetimeError
 from duetime.protocols.lmstfy.admin_call import AdminCall
@@ -21,25 +21,25 @@ class NewAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def show(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
-    return LmstfyAnswer(200, to_json(await administration.describe(parts.pools.registry)))
+    return LmstfyAnswer(200, to_json(await alerts.describe(parts.pools.registry)))
 
 
 async def add(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
     wanted = await _read(call, NewAddress)
-    return await _change(parts, administration.add_address(parts.pools.registry, wanted.address, wanted.channel))
+    return await _change(parts, alerts.add_address(parts.pools.registry, wanted.address, wanted.channel))
 
 
 async def remove(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
     """Parameter: `address`, an address as it is shown, or a channel."""
-    return await _change(parts, administration.remove_address(parts.pools.registry, call.query.get("address", "")))
+    return await _change(parts, alerts.remove_address(parts.pools.registry, call.query.get("address", "")))
 
 
 async def set_mail_server(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
-    return await _change(parts, administration.set_mail_server(parts.pools.registry, await _read(call, MailServer)))
+    return await _change(parts, alerts.set_mail_server(parts.pools.registry, await _read(call, MailServer)))
 
 
 async def send_test(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
-    sent = await _refusing(administration.send_test(parts.pools.registry))
+    sent = await _refusing(alerts.send_test(parts.pools.registry))
     return LmstfyAnswer(200, to_json(sent))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from duetime.frameworks.command_line import run_command
+from duetime.frameworks import run_command
 from duetime.frameworks.django import make_app
 
 
