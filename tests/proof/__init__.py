@@ -1,0 +1,1 @@
+"""Formal models of the guarantees, checked over all interleavings of two processes."""
