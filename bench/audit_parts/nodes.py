@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.audit_parts.history import START
-from duetime.journal.events import Entry
-from duetime.journal.lines import write_line
+from duetime.journal.events import Entry, write_line
 from duetime.journal.segments import sealed_name
 from duetime.model.job import Event
 from duetime.spark.audit.run import run_audit

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from duetime.journal.events import Entry, body_fields
-from duetime.journal.lines import write_line
+from duetime.journal.events import Entry, body_fields, write_line
 from duetime.journal.segments import open_name, sealed_name
 from duetime.model.job import Event, NewJob, Priority
 from duetime.model.names import Queue

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from duetime.journal.lines import read_line
+from duetime.journal.events import read_line
 from duetime.model.ids import IdMaker
 from duetime.model.job import Event
 from duetime.spark import schedule

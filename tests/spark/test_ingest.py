@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from duetime.journal.events import Entry
-from duetime.journal.lines import read_line, write_line
+from duetime.journal.events import Entry, read_line, write_line
 from duetime.model.errors import InvalidRequest
 from duetime.model.job import Event
 from duetime.spark.ingest import transform as ingest

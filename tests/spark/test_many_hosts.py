@@ -14,10 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duetime.client import Client, connect
-from duetime.journal.dead_nodes import close_dead_nodes
+from duetime.journal.housekeeping import Shipper, close_dead_nodes
 from duetime.journal.options import JournalOptions
 from duetime.journal.registered_nodes import registered
-from duetime.journal.shipping import Shipper
 from duetime.model.job import NewJob
 from duetime.spark.audit.journal import JournalIncomplete
 from duetime.spark.audit.run import Beside

@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from duetime.journal.events import Entry
-from duetime.journal.lines import write_line
+from duetime.journal.events import Entry, write_line
 from duetime.journal.segments import open_name, sealed_name
 from duetime.model.errors import InvalidSettings, StoreDamaged
 from duetime.model.job import Event

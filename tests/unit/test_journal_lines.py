@@ -2,8 +2,7 @@
 
 import pytest
 
-from duetime.journal.events import Draft, Entry, body_fields, body_of
-from duetime.journal.lines import place_of, read_line, write_draft, write_line
+from duetime.journal.events import Draft, Entry, body_fields, body_of, place_of, read_line, write_draft, write_line
 from duetime.model.job import Event
 
 DRAFT = Draft(ts=1, event=Event.ACCEPTED, id="é", attributes={"a": "b"}, body="x\ny")

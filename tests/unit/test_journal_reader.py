@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from duetime.journal.events import Draft, Entry
-from duetime.journal.lines import place_of, read_line, write_draft
+from duetime.journal.events import Draft, Entry, place_of, read_line, write_draft
 from duetime.journal.reader import (
     SCANNED,
     Damage,

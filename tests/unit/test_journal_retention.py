@@ -9,11 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from duetime.journal.dead_nodes import close_dead_nodes
+from duetime.journal.housekeeping import Shipper, close_dead_nodes, delete_old, shipped
 from duetime.journal.options import JournalOptions
-from duetime.journal.retention import delete_old, shipped
 from duetime.journal.segments import LOCK, Lock, open_name, sealed_name
-from duetime.journal.shipping import Shipper
 from duetime.model.errors import InvalidSettings
 
 HOUR_S = 3600.0

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from duetime.journal import dead_nodes, node_folder, writer
-from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.events import Draft, Entry
-from duetime.journal.node_folder import NodeFiles
+from duetime.journal.housekeeping import close_dead_nodes
 from duetime.journal.options import Fsync, JournalOptions
 from duetime.journal.reader import Damage, read_journal, read_node
 from duetime.journal.segments import LOCK, is_alive, open_name, segments
-from duetime.journal.writer import Writer
+from duetime.journal.writer import NodeFiles, Writer
 from duetime.model.job import Event
 from tests.plugins.processes import guard, release
 

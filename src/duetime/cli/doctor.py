@@ -17,7 +17,7 @@ from duetime.cli.doctor_store import examine_server, examine_store
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, safe
 from duetime.client.transport import is_http
-from duetime.journal.settings import options_of
+from duetime.journal.options import options_of
 from duetime.model.errors import DuetimeError, InvalidSettings
 from duetime.model.masking import mask
 from duetime.model.settings import DEFAULT_STORE

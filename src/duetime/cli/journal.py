@@ -14,11 +14,10 @@ from duetime.cli.output import note, preview, relative, safe
 from duetime.client.store_link import on_store
 from duetime.journal import pool_journal
 from duetime.journal.events import ENDS, REPEATED, Entry, as_fields, body_of
-from duetime.journal.lives import lives_of
-from duetime.journal.reader import Damage, read_job
+from duetime.journal.options import options_of
+from duetime.journal.reader import Damage, lives_of, read_job
 from duetime.journal.registered_nodes import RegisteredNode, registered
 from duetime.journal.segments import is_alive, nodes, segments
-from duetime.journal.settings import options_of
 from duetime.model.clock import SystemClock, rfc3339
 from duetime.model.errors import InvalidSettings, JobNotFound, NotFound
 from duetime.model.humanise import span

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from duetime import __version__
 from duetime.cli.config import ConfigOption, read_settings
-from duetime.journal.settings import options_of
+from duetime.journal.options import options_of
 from duetime.model.errors import DuetimeError, InvalidSettings
 from duetime.model.logs import reopen_logs, set_up_logging
 from duetime.model.masking import mask

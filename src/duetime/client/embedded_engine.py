@@ -12,9 +12,9 @@ from duetime.engine import Engine
 from duetime.engine.recorder import Recorder
 from duetime.journal import pool_journal
 from duetime.journal.journal import Journal
+from duetime.journal.options import embedded_options, is_off
 from duetime.journal.recorder import NodeWithoutJournal, open_journal_recorder
 from duetime.journal.registered_nodes import registered
-from duetime.journal.settings import embedded_options, is_off
 from duetime.model.names import DEFAULT_POOL
 from duetime.stores.base import Store
 from duetime.stores.open import open_store

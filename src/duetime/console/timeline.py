@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from duetime.journal.events import ENDS, Entry
-from duetime.journal.lives import lives_of
-from duetime.journal.reader import read_job
-from duetime.journal.settings import options_of
+from duetime.journal.options import options_of
+from duetime.journal.reader import lives_of, read_job
 from duetime.model.names import Queue
 from duetime.model.settings import Settings
 

@@ -18,11 +18,9 @@ from contextlib import suppress
 from functools import partial
 
 from duetime.engine.duties import Rounds, run_duty
-from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.events import Draft
+from duetime.journal.housekeeping import Shipper, close_dead_nodes, delete_old
 from duetime.journal.options import JournalOptions
-from duetime.journal.retention import delete_old
-from duetime.journal.shipping import Shipper
 from duetime.journal.writer import MAX_BACKLOG, Numbered, Waiter, Writer, tell_each
 from duetime.model.errors import DuetimeError, InvalidSettings, JournalFull, StoreUnavailable
 from duetime.model.job import Event

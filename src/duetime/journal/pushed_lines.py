@@ -11,8 +11,7 @@ from zlib import crc32
 
 import msgspec
 
-from duetime.journal.events import Draft, body_fields
-from duetime.journal.lines import write_draft
+from duetime.journal.events import Draft, body_fields, write_draft
 from duetime.journal.writer import Numbered
 from duetime.model.errors import DuetimeError
 from duetime.model.job import Event, Moved, NewJob

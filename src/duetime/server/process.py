@@ -21,7 +21,7 @@ from duetime.http.listener import Listener
 from duetime.http.request_head import read_proxies
 from duetime.http.service import limits_of
 from duetime.journal.journal import Journal
-from duetime.journal.settings import options_of
+from duetime.journal.options import options_of
 from duetime.metrics.meters import Meters
 from duetime.metrics.process_meters import watch_budget, watch_listener
 from duetime.metrics.siblings import Siblings

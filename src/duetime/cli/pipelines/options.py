@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from duetime.cli.pipelines.interrupts import Interrupts
-from duetime.journal.settings import URI
+from duetime.journal.options import URI
 from duetime.model.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from duetime.journal.lines import read_line
+from duetime.journal.events import read_line
 from duetime.journal.segments import parse
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import InvalidRequest, InvalidSettings

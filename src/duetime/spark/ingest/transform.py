@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from duetime.journal.lines import HEAD
+from duetime.journal.events import HEAD
 from duetime.model.names import DEFAULT_POOL
 from duetime.spark.lake.nodes import Nodes
 from duetime.spark.schemas import ENTRY, EVENTS, frame

@@ -18,8 +18,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from duetime.journal.events import REPEATED, Draft, Entry, body_fields
-from duetime.journal.lines import place_before_seq, write_line, write_text
+from duetime.journal.events import REPEATED, Draft, Entry, body_fields, place_before_seq, write_line, write_text
 from duetime.journal.registered_nodes import abandon, register, sign_off
 from duetime.journal.segments import sealed_name, sync_folder
 from duetime.model.ids import IdMaker

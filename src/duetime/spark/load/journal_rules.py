@@ -6,9 +6,9 @@ Runs on the driver, before anything is pushed.
 from dataclasses import replace
 
 from duetime.client.store_link import opened_store
+from duetime.journal.options import embedded_options
 from duetime.journal.pool_journal import begin, known, refusal
 from duetime.journal.registered_nodes import registered
-from duetime.journal.settings import embedded_options
 from duetime.model.errors import InvalidSettings
 from duetime.spark.load.options import LoadOptions
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from duetime.journal.dead_nodes import close_if_dead
-from duetime.journal.lines import write_text
+from duetime.journal.events import write_text
+from duetime.journal.housekeeping import close_if_dead
 from duetime.journal.options import JournalOptions
 from duetime.journal.segments import LOCK, segments
 from duetime.journal.writer import Numbered, Writer

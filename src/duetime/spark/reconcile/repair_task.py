@@ -21,8 +21,7 @@ import msgspec
 from msgspec import UNSET
 
 from duetime.client.event_loop import LoopThread
-from duetime.journal.events import REPEATED, Draft, body_fields
-from duetime.journal.lines import write_text
+from duetime.journal.events import REPEATED, Draft, body_fields, write_text
 from duetime.model.errors import Conflict, DuetimeError
 from duetime.model.job import STEP_BYTES, STEP_JOBS, Event, Job, Moved, NewJob, Priority
 from duetime.model.names import Queue

@@ -18,7 +18,7 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime.journal.dead_nodes import close_dead_nodes
+from duetime.journal.housekeeping import close_dead_nodes
 from duetime.journal.segments import sealed
 from duetime.model.ids import IdMaker
 from duetime.model.job import DAY_MS

@@ -20,9 +20,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from duetime.journal.events import Entry, body_of
+from duetime.journal.options import local_folder
 from duetime.journal.reader import Damage, Gap, Tail, last_entry
 from duetime.journal.segments import nodes, segments
-from duetime.journal.settings import local_folder
 from duetime.model.errors import InvalidSettings, StoreDamaged
 from duetime.spark.schemas import ENTRY
 
