@@ -30,12 +30,12 @@ class Watcher(Recorder):
         self.under_way: set[Step] = set()
         self.pending: Future[None] | None = None
 
-    async def before(self, step: Step) -> None:
+    def before(self, step: Step) -> None:
         if error := self.refused.get(step.verb):
             raise error
         self.under_way.add(step)
 
-    async def after(self, step: Step, outcome: Any) -> Any:
+    def after(self, step: Step, outcome: Any) -> Any:
         if step.verb != "notify":
             self.under_way.remove(step)
         self.batches.append((step.verb, step.callers))
@@ -126,12 +126,12 @@ class BrokenWatcher(Watcher):
             self.broken = None
             raise ValueError("a bug")
 
-    async def before(self, step: Step) -> None:
+    def before(self, step: Step) -> None:
         self._run("before")
-        await super().before(step)
+        super().before(step)
 
-    async def after(self, step: Step, outcome: Any) -> Any:
-        outcome = await super().after(step, outcome)
+    def after(self, step: Step, outcome: Any) -> Any:
+        outcome = super().after(step, outcome)
         self._run("after")
         return outcome
 

@@ -5,16 +5,18 @@
     after(step, outcome)    what the store answered, or the error that it raised
     flushed()               awaited before the caller gets its answer
 
-The engine makes every store call that moves jobs through `Recorders.run`, so no verb can bypass a recorder. A verb that
-is called alone (release, kill, purge ...) also waits for `flushed` there. For verbs that the batcher groups, the
-batcher waits, so that the next store call need not.
+The engine makes every store call that moves jobs through `Recorders.run`, or between `before` and `after` where there
+is no task, so no verb can bypass a recorder. A verb that is called alone (release, kill, purge ...) also waits for
+`flushed` there. For verbs that the batcher groups, the batcher waits, so that the next store call need not.
 """
 
 import asyncio
 import logging
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, TypeVar
+from time import perf_counter
+from types import CoroutineType
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.model.job import Event, Lease, Moved
@@ -49,12 +51,14 @@ class Step:
     | notify | one `Lease` | `Notified`: the callback's answer, without a store call |
 
     `callers` says how many requests share the call. `error` is what the consumer reports with release and kill.
+    `began_s` is `perf_counter` when the store was called, None if it was not.
     """
 
-    __slots__ = ("asked", "callers", "error", "queue", "verb")
+    __slots__ = ("asked", "began_s", "callers", "error", "queue", "verb")
 
     def __init__(self, verb: str, queue: Queue, asked: Sequence[Any] = (), callers: int = 1, error: str = "") -> None:
         self.verb, self.queue, self.asked, self.callers, self.error = verb, queue, asked, callers, error
+        self.began_s: float | None = None
 
 
 class Notified(NamedTuple):
@@ -75,14 +79,19 @@ class Recorder:
 
     is_needed: bool = True
     """False while the recorder has nothing to record. Then a single-job call may be made without it."""
+    is_ready: bool = True
+    """False while `prepare` has to be called before a step."""
 
-    async def before(self, step: Step) -> None:
+    async def prepare(self, step: Step) -> None:
+        """Do what `before` would have to wait for: register a node. Raise a DuetimeError to refuse the step."""
+
+    def before(self, step: Step) -> None:
         """The store is about to be called. Raise a DuetimeError to refuse the step."""
 
-    async def after(self, step: Step, outcome: Any) -> Any:
-        """Called once for each step that this recorder did not refuse. Returns what the callers get: `outcome`, or the
-        same with errors in place of some answers. `outcome` is an exception if the call failed or another recorder
-        refused the step; then the returned value is ignored.
+    def after(self, step: Step, outcome: Any) -> Any:
+        """Called once for each step that this recorder did not refuse. Returns what the callers get: `outcome`, the
+        same with errors in place of some answers, or a coroutine of that. `outcome` is an exception if the call failed
+        or another recorder refused the step; then it is returned.
         """
         return outcome
 
@@ -92,6 +101,11 @@ class Recorder:
 
     async def close(self) -> None:
         """The engine has stopped; its store is still open."""
+
+
+def is_coroutine(recorded: object) -> "TypeGuard[Coroutine[Any, Any, Any]]":
+    """Returns whether `after` has not finished yet."""
+    return type(recorded) is CoroutineType
 
 
 class Recorded(NamedTuple):
@@ -114,30 +128,67 @@ class Recorders:
         """False if a single-job call may be made without any recorder."""
         return any([one.is_needed for one in self.all])
 
+    @property
+    def is_ready(self) -> bool:
+        """True if `before` may be called without `prepare`."""
+        return all([one.is_ready for one in self.all])
+
+    def before(self, step: Step) -> None:
+        """The store is about to be called. Raises what a recorder raises to refuse the step."""
+        for place, one in enumerate(self.all):
+            try:
+                one.before(step)
+            except BaseException as error:
+                for other in self.all[:place]:
+                    other.after(step, error)
+                raise
+        step.began_s = perf_counter()
+
+    def after(self, step: Step, outcome: Any) -> Any:
+        """Record what the store answered, or the error that it raised. Returns what the callers get, or a coroutine of
+        that.
+        """
+        for place, one in enumerate(self.all):
+            try:
+                recorded = one.after(step, outcome)
+            except BaseException as error:
+                return self._after_rest(step, outcome, place, error)
+            if is_coroutine(recorded):
+                return self._after_rest(step, outcome, place, recorded)
+            outcome = recorded
+        return outcome
+
+    async def _after_rest(
+        self, step: Step, outcome: Any, place: int, recording: BaseException | Coroutine[Any, Any, Any]
+    ) -> Any:
+        """The step happened, so the recorders behind `place` record it also if the one at `place` fails."""
+        try:
+            if isinstance(recording, BaseException):
+                raise recording
+            outcome = await recording
+        finally:
+            for other in self.all[place + 1 :]:
+                recorded = other.after(step, outcome)
+                outcome = await recorded if is_coroutine(recorded) else recorded
+        return outcome
+
     async def run(self, step: Step, call: Callable[[], Awaitable[T]]) -> T:
         """Make one store call and record it. Does not wait for `flushed`."""
         if not self.all:
             return await call()
-        begun = 0
-        outcome: Any = None
-        try:
+        if not self.is_ready:
             for one in self.all:
-                await one.before(step)
-                begun += 1
+                await one.prepare(step)
+        self.before(step)
+        try:
             outcome = await call()
         except BaseException as error:
-            for one in self.all[:begun]:
-                await one.after(step, error)
+            failed = self.after(step, error)
+            if is_coroutine(failed):
+                await failed
             raise
-        for place, one in enumerate(self.all):
-            try:
-                outcome = await one.after(step, outcome)
-            except BaseException:
-                # The step happened, so the others record it all the same.
-                for other in self.all[place + 1 :]:
-                    await other.after(step, outcome)
-                raise
-        return outcome
+        recorded = self.after(step, outcome)
+        return await recorded if is_coroutine(recorded) else recorded
 
     async def run_alone(self, step: Step, call: Callable[[], Awaitable[T]]) -> T:
         """Make one store call, record it, and wait until it is flushed if its answer depends on that. The step runs to
@@ -199,8 +250,9 @@ class Recorders:
     async def notified(self, lease: Lease, *, status: int, ms: int) -> None:
         """The callback of a leased job answered with this HTTP status (0: not at all)."""
         step = Step("notify", lease.queue, [lease])
-        for one in self.all:
-            await one.after(step, Notified(status, ms))
+        recorded = self.after(step, Notified(status, ms))
+        if is_coroutine(recorded):
+            await recorded
 
     @property
     def flushed(self) -> Callable[[], Future[Any] | None] | None:

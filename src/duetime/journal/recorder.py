@@ -9,13 +9,13 @@ Whether an engine journals is decided when it opens, for its whole life. An engi
 
 import asyncio
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
-from duetime.engine.recorder import MAY_HAPPEN_AGAIN, Notified, Recorder, Step
+from duetime.engine.recorder import MAY_HAPPEN_AGAIN, Notified, Recorder, Step, is_coroutine
 from duetime.engine.store_time import StoreTime
 from duetime.journal import pool_journal
 from duetime.journal.events import Draft
@@ -50,7 +50,8 @@ class JournalRecorder(Recorder):
         self._repeated = RepeatedPushes(store, journal, pool)
         self._registration = NodeRegistration(store, journal.node, journal.options.folder)
         self._under_way: dict[Step, int] = {}
-        self._record_outcome: Mapping[str, Callable[[Step, Any], Awaitable[Any]]] = {
+        self.is_ready = False
+        self._record_outcome: Mapping[str, Callable[[Step, Any], Any]] = {
             "push": lambda step, answers: self._record_pushes(step.queue, step.asked, answers),
             "reserve": self._reserved,
             "ack": self._acked,
@@ -76,7 +77,7 @@ class JournalRecorder(Recorder):
         self._time.learn(info.now)
         self._epoch = info.epoch
         if self._journal.writer.is_open:
-            await self._registration.make()
+            await self._make_node()
         self._known = await pool_journal.begin(self._store, self._pool)
         self._journal.keep_for(self._pool, self._pulse, self._renew)
 
@@ -111,72 +112,88 @@ class JournalRecorder(Recorder):
 
     # --- before and after a step
 
-    async def before(self, step: Step) -> None:
-        """Raises JournalFull for a push if the disk is nearly full, StoreUnavailable if nothing can be recorded.
+    async def prepare(self, step: Step) -> None:
+        """A lazy journal makes its node here, before its first change, and registers it."""
+        if self._registration.is_made or step.verb in READS:
+            return
+        if step.verb not in ONLY_LOOKS or self._journal.writer.is_open:
+            await self._make_node()
 
-        A lazy journal makes its node here, before its first change, and registers it.
-        """
+    def before(self, step: Step) -> None:
+        """Raises JournalFull for a push if the disk is nearly full, StoreUnavailable if nothing can be recorded."""
         verb = step.verb
         if verb in READS:
             return
-        if verb not in ONLY_LOOKS:
-            if not self._registration.is_made:
-                await self._make_node()
-            if verb == "push":
-                self._journal.admit()
-            else:
-                self._journal.ready()
+        if verb == "push":
+            self._journal.admit()
         else:
-            if self._journal.writer.is_open and not self._registration.is_made:
-                await self._make_node()
-            self._journal.ready(sure=False)
+            self._journal.ready(sure=verb not in ONLY_LOOKS)
         self._under_way[step] = self._time.now_ms()
 
     async def _make_node(self) -> None:
         self._journal.ready()
         await self._registration.make()
+        self.is_ready = True
 
-    async def after(self, step: Step, outcome: Any) -> Any:
+    def after(self, step: Step, outcome: Any) -> Any:
+        if step.verb in READS or isinstance(outcome, BaseException):
+            self._under_way.pop(step, None)
+            return outcome
+        recorded: Any = None
         try:
-            if step.verb in READS or isinstance(outcome, BaseException):
-                return outcome
-            return await self._record_outcome[step.verb](step, outcome)
+            recorded = self._record_outcome[step.verb](step, outcome)
+        finally:
+            if not is_coroutine(recorded):
+                self._under_way.pop(step, None)
+        return self._after(step, recorded) if is_coroutine(recorded) else recorded
+
+    async def _after(self, step: Step, recording: Awaitable[Any]) -> Any:
+        try:
+            return await recording
         finally:
             self._under_way.pop(step, None)
 
-    async def _reserved(self, step: Step, reserved: Reserved) -> Reserved:
+    def _reserved(self, step: Step, reserved: Reserved) -> Reserved:
         self._time.learn(reserved.now)
         if reserved.expired or any(reserved.deliveries):
             self._journal.record(pool_journal.delivered(self._pool, step.queue, reserved))
         return reserved
 
-    async def _acked(self, step: Step, answers: Answers) -> Answers:
+    def _acked(self, step: Step, answers: Answers) -> Answers:
         self._record(pool_journal.acked(self._pool, step.queue, step.asked, answers, self._time.now_ms()))
         return answers
 
-    async def _acked_by_id(self, step: Step, answers: Answers) -> Answers:
-        if any(answer is None for answer in answers):
-            # Such an entry ends whichever job had the id until the entry's time, so that time must not lie before the
-            # job's delivery.
-            with suppress(DuetimeError):
-                self._time.learn((await self._store.ping()).now)
+    def _acked_by_id(self, step: Step, answers: Answers) -> Answers | Awaitable[Answers]:
+        if any([answer is None for answer in answers]):
+            return self._acked_by_id_some(step, answers)
+        return self._record_acks_by_id(step, answers)
+
+    async def _acked_by_id_some(self, step: Step, answers: Answers) -> Answers:
+        """The entry of an ack that found no job ends whichever job had the id until the entry's time, so that time must
+        not lie before the job's delivery.
+        """
+        with suppress(DuetimeError):
+            self._time.learn((await self._store.ping()).now)
+        return self._record_acks_by_id(step, answers)
+
+    def _record_acks_by_id(self, step: Step, answers: Answers) -> Answers:
         self._record(pool_journal.acked_by_id(self._pool, step.queue, step.asked, answers, self._time.now_ms()))
         return answers
 
-    async def _moved_one(self, step: Step, moved: Moved) -> Moved:
+    def _moved_one(self, step: Step, moved: Moved) -> Moved:
         self._record(pool_journal.moved(self._pool, step.queue, [moved], self._time.now_ms(), step.error))
         return moved
 
-    async def _moved(self, step: Step, answers: Answers) -> Answers:
+    def _moved(self, step: Step, answers: Answers) -> Answers:
         self._record(pool_journal.moved(self._pool, step.queue, answers, self._time.now_ms()))
         return answers
 
-    async def _purged(self, step: Step, purged: Purged) -> Purged:
+    def _purged(self, step: Step, purged: Purged) -> Purged:
         if purged.removed:
             self._record([pool_journal.purged(self._pool, step.queue, step.asked, purged.now)])
         return purged
 
-    async def _notified(self, step: Step, answer: Notified) -> Notified:
+    def _notified(self, step: Step, answer: Notified) -> Notified:
         self._journal.record([pool_journal.notified(self._pool, step.asked[0], self._time.now_ms(), answer)])
         return answer
 
@@ -186,16 +203,22 @@ class JournalRecorder(Recorder):
             promise = any(draft.event not in MAY_HAPPEN_AGAIN for draft in drafts)
             self._journal.record(drafts, promise=promise)
 
-    async def _record_pushes(
+    def _record_pushes(
         self, queue: Queue, requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
-    ) -> Sequence[Pushed | DuetimeError]:
+    ) -> Sequence[Pushed | DuetimeError] | Coroutine[Any, Any, Sequence[Pushed | DuetimeError]]:
         for answer in answers[:1]:
             if isinstance(answer, Pushed):
                 self._time.learn(answer.now)
         self._journal.record_lines(pushed_lines(self._pool, queue, *pushed_parts(requests, answers)))
         if has_repeated(answers):
-            return await self._repeated.record(queue, requests, answers)
+            return self._repeated.record(queue, requests, answers)
         return answers
+
+    async def _record_all_pushes(
+        self, queue: Queue, requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
+    ) -> Sequence[Pushed | DuetimeError]:
+        recorded = self._record_pushes(queue, requests, answers)
+        return await recorded if isinstance(recorded, Coroutine) else recorded
 
     async def _reaped(self, step: Step, reaped: Reaped) -> Reaped:
         """Without receipts if not every imported job could be recorded; then the store reports those jobs again."""
@@ -209,7 +232,7 @@ class JournalRecorder(Recorder):
         is_complete = True
         for queue, pushed in reaped.pushed.items():
             requests, answers = zip(*pushed, strict=True)
-            told = await self._record_pushes(queue, requests, answers)
+            told = await self._record_all_pushes(queue, requests, answers)
             is_complete &= not any(isinstance(answer, DuetimeError) for answer in told)
         return reaped if is_complete else replace(reaped, receipts=())
 
@@ -257,7 +280,7 @@ class JournalRecorder(Recorder):
         if not pushes:
             return
         places, requests, answers = zip(*pushes, strict=True)
-        for place, answer in zip(places, await self._record_pushes(queue, requests, answers), strict=True):
+        for place, answer in zip(places, await self._record_all_pushes(queue, requests, answers), strict=True):
             if isinstance(answer, DuetimeError):
                 results[place] = answer
 
@@ -280,8 +303,9 @@ class NodeWithoutJournal(Recorder):
         self._registration = NodeRegistration(store)
         self._renewing: asyncio.Task[None] | None = None
         self.is_needed = True
+        self.is_ready = False
 
-    async def before(self, step: Step) -> None:
+    async def prepare(self, step: Step) -> None:
         """A store that is full or read-only lets jobs be delivered and finished, so a failed registration refuses only
         pushes. Raises StoreUnavailable.
         """
@@ -293,7 +317,7 @@ class NodeWithoutJournal(Recorder):
             if step.verb == "push":
                 raise
             return
-        self.is_needed = False
+        self.is_needed, self.is_ready = False, True
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._registration.keep_renewed())
 

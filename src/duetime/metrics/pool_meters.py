@@ -8,6 +8,7 @@ through this process.
 from collections.abc import Iterable, Sequence
 
 from duetime.metrics.meters import OTHER, PER_QUEUE, CounterMeter, Family, Meters, Spread
+from duetime.model.errors import DuetimeError, LeaseLost
 from duetime.model.job import Delivery, Event, Lease, Moved
 from duetime.model.names import Queue
 from duetime.stores.base import Pushed
@@ -165,8 +166,10 @@ class PoolMeters:
         """The spread of how many requests shared one store call, for a verb with group commit."""
         return self._batches.of(self._pool, verb)
 
-    def failed(self, verb: str, code: str) -> None:
-        self._errors.of(self._pool, verb, code).value += 1
+    def failed_call(self, verb: str, error: DuetimeError) -> None:
+        """A lost lease does not count as an error, because the store did serve that call."""
+        if not isinstance(error, LeaseLost):
+            self._errors.of(self._pool, verb, error.code).value += 1
 
     def reaped(self, now: int) -> None:
         self.reaper_passes.value += 1

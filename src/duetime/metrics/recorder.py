@@ -1,7 +1,8 @@
 """Feeds an engine's metrics: which jobs moved, how many requests share a call, and how long the store takes.
 
-`TimedStore` wraps the store and is no part of the engine, because protocols read from the store, too. Neither it nor
-the recorder changes anything; a call costs one reading of the clock before and one after, and a few additions per job.
+The recorder times the steps of the engine. `TimedStore` times what is no step: extending leases, reading, changing
+rules. Neither changes anything; a call costs one reading of the clock before and one after, and a few additions per
+job.
 """
 
 import time
@@ -10,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from duetime.engine.recorder import Recorder, Step
 from duetime.metrics.pool_meters import PoolMeters
-from duetime.model.errors import DuetimeError, LeaseLost
+from duetime.model.errors import DuetimeError
 from duetime.model.job import Lease, Moved
 from duetime.model.names import Queue
 from duetime.stores.base import Purged, Pushed, Reaped, Reserved, Store
@@ -21,27 +22,42 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 VERBS = tuple(name for name in vars(Store) if not name.startswith("_") and name not in ("registry", "wakeups", "close"))
+STEPS = (
+    "push",
+    "reserve",
+    "ack",
+    "finish",
+    "results",
+    "cancel",
+    "release",
+    "give_back",
+    "kill",
+    "reschedule",
+    "respawn",
+    "purge",
+    "reap",
+)
 GROUPED_VERBS = ("push", "ack", "finish", "results", "cancel", "reserve")
 
 now_s = time.perf_counter
 
 
 class TimedStore(ForwardingStore):
-    """Measures the time of every call, and counts the calls that failed."""
+    """Measures the time of the calls that are no steps, and counts those that failed. Steps pass straight through."""
 
     def __init__(self, inner: Store, meters: PoolMeters) -> None:
         super().__init__(inner)
         self._meters = meters
-        self._calls = {verb: meters.calls(verb) for verb in VERBS}
+        self._calls = {verb: meters.calls(verb) for verb in VERBS if verb not in STEPS}
+        for verb in STEPS:
+            setattr(self, verb, getattr(inner, verb))
 
     async def _call(self, verb: str, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
-        """Every call is timed. A lost lease does not count as an error, because the store did serve that call."""
         began = now_s()
         try:
             return await call(*args, **options)
         except DuetimeError as error:
-            if not isinstance(error, LeaseLost):
-                self._meters.failed(verb, error.code)
+            self._meters.failed_call(verb, error)
             raise
         finally:
             self._calls[verb].observe(now_s() - began)
@@ -54,6 +70,8 @@ class MetricsRecorder(Recorder):
         self._meters = meters
         self._batches = {verb: meters.batches(verb) for verb in GROUPED_VERBS}
         self._batches["ack_by_id"] = self._batches["cancel"]
+        self._calls = {verb: meters.calls(verb) for verb in STEPS}
+        self._calls["ack_by_id"] = self._calls["cancel"]
         self._counting: Mapping[str, Callable[[Step, Any], None]] = {
             "push": self._pushed,
             "reserve": self._reserved,
@@ -74,10 +92,16 @@ class MetricsRecorder(Recorder):
         """How long ago this process delivered the job; None if it does not know."""
         return self._meters.running_s(lease, now_s())
 
-    async def after(self, step: Step, outcome: Any) -> Any:
-        if batches := self._batches.get(step.verb):
+    def after(self, step: Step, outcome: Any) -> Any:
+        verb = step.verb
+        if step.began_s is not None:  # otherwise another recorder refused it, or it needs no store
+            self._calls[verb].observe(now_s() - step.began_s)
+        if batches := self._batches.get(verb):
             batches.observe(step.callers)
-        if (count := self._counting.get(step.verb)) and not isinstance(outcome, BaseException):
+        if isinstance(outcome, BaseException):
+            if step.began_s is not None and isinstance(outcome, DuetimeError):
+                self._meters.failed_call("cancel" if verb == "ack_by_id" else verb, outcome)
+        elif count := self._counting.get(verb):
             count(step, outcome)
         return outcome
 
