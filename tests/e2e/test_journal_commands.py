@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from duetime.journal import pool_journal
+from duetime.journal import registration
 from duetime.stores.open import open_store
 from tests.e2e.conftest import Addresses
 from tests.e2e.shell import Shell
@@ -73,7 +73,7 @@ def serve_once(shell: Shell) -> None:
 
     async def begin() -> None:
         store = await open_store(shell.url)
-        await pool_journal.begin(store, "default")
+        await registration.begin_journaling(store, "default")
         await store.close()
 
     asyncio.run(begin())

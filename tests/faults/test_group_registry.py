@@ -9,11 +9,11 @@ import pytest
 import duetime
 from duetime.engine import Engine
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.journal import pool_journal
+from duetime.journal import registration
 from duetime.journal.journal import Journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.recorder import open_journal_recorder
-from duetime.journal.registered_nodes import registered
+from duetime.journal.registration import registered
 from duetime.model.errors import DuetimeError, StoreUnavailable, VersionConflict
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
@@ -228,7 +228,7 @@ async def test_an_engine_starts_and_journals_while_the_first_member_is_down(serv
                 alive = next(f"j{n}" for n in range(40) if home(QUEUE, f"j{n}", ("a", "b", "c")) != "a")
                 await engine.push(QUEUE, [NewJob(alive, b"x")])
                 assert second.node in await registered(store)
-        assert await pool_journal.known(store) is not None
+        assert await registration.find_journaling(store) is not None
         servers["a"].start()
         await until(lambda: is_written(store.registry))
 

@@ -35,7 +35,7 @@ class Disk(NamedTuple):
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     """A small file system of its own for root; for others the one that there is, nearly all of it reserved."""
-    monkeypatch.setattr(writer, "LOOK_BYTES", 20_000)
+    monkeypatch.setattr(writer, "CHECK_DISK_BYTES", 20_000)
     if os.geteuid() == 0:
         mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)]
         if subprocess.run(mount, capture_output=True, check=False).returncode == 0:

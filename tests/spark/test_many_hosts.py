@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from duetime.client import Client, connect
 from duetime.journal.housekeeping import Shipper, close_dead_nodes
 from duetime.journal.options import JournalOptions
-from duetime.journal.registered_nodes import registered
+from duetime.journal.registration import registered
 from duetime.model.job import NewJob
 from duetime.spark.audit.journal import JournalIncomplete
 from duetime.spark.audit.run import Beside

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from duetime.cli.pipelines.audit import verdict_text
 from duetime.client import AsyncClient
-from duetime.journal.registered_nodes import KIND, RegisteredNode, registered
+from duetime.journal.registration import NODE_KIND, RegisteredNode, registered
 from duetime.model.clock import SystemClock
 from duetime.model.job import Event, Job, NewJob
 from duetime.model.names import Queue
@@ -132,7 +132,7 @@ def test_a_node_that_a_wiped_store_is_told_of_during_the_audit_is_named(spark: S
 async def remember(url: str, node: str, record: RegisteredNode) -> None:
     """Write a node's record as a living node does into a store that was wiped."""
     store = await open_store(url)
-    await store.registry.put(KIND, node, msgspec.json.encode(record), if_version=0)
+    await store.registry.put(NODE_KIND, node, msgspec.json.encode(record), if_version=0)
     await store.close()
 
 

@@ -20,7 +20,7 @@ from duetime.client import Client, connect
 from duetime.console.pipeline_files import read_lake
 from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
-from duetime.journal.registered_nodes import KIND, RegisteredNode
+from duetime.journal.registration import NODE_KIND, RegisteredNode
 from duetime.model.job import Delivery, Event, NewJob
 from duetime.spark import schedule
 from duetime.spark.audit.run import Beside
@@ -237,7 +237,7 @@ def register_node(url: str, name: str, at: int) -> None:
 
     async def put() -> None:
         store = await open_store(url)
-        await store.registry.put(KIND, name, msgspec.json.encode(RegisteredNode(at)))
+        await store.registry.put(NODE_KIND, name, msgspec.json.encode(RegisteredNode(at)))
         await store.close()
 
     asyncio.run(put())

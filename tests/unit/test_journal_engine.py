@@ -15,13 +15,13 @@ from duetime.client import AsyncClient
 from duetime.engine import Engine
 from duetime.engine.pools import Pools
 from duetime.engine.requests import PushRequest
-from duetime.journal import journal, node_folder, registered_nodes, writer
+from duetime.journal import journal, registration, writer
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
 from duetime.journal.options import Fsync, JournalOptions
-from duetime.journal.pool_journal import begin, end, known
 from duetime.journal.reader import read_journal
 from duetime.journal.recorder import JournalRecorder, open_journal_recorder
+from duetime.journal.registration import begin_journaling, end_journaling, find_journaling
 from duetime.metrics.meters import Meters
 from duetime.model.errors import InvalidSettings, JobExists, JournalFull, StoreUnavailable
 from duetime.model.job import Event, IfExists, NewJob, State
@@ -43,7 +43,7 @@ class Disk:
         self.free = threading.Event()
         self.free.set()
         self._write = os.write
-        monkeypatch.setattr(node_folder.os, "write", self.write)
+        monkeypatch.setattr(writer.os, "write", self.write)
         monkeypatch.setattr(writer, "RETRY_S", 0.01)
 
     def write(self, handle: int, data: bytes) -> int:
@@ -201,7 +201,7 @@ async def test_while_the_journal_fails_pushes_are_refused_before_the_store(tmp_p
 async def test_a_backlog_that_grows_too_large_stops_everything(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "MAX_BACKLOG", 1000)
+    monkeypatch.setattr(writer, "MAX_BACKLOG", 1000)
     async with journaled(tmp_path) as engine:
         await push(engine, *"abcdefghij")
         disk.broken = True
@@ -268,13 +268,13 @@ async def test_a_pool_journals_from_the_first_engine_with_a_journal_on(
     url = f"sqlite://{tmp_path}/jobs.db"
     async with Pools({"default": url}, open_store=open_store, watch=PoolRecorders(Meters()).watch) as pools:
         without = pools.engine("default")
-        assert await known(without.store) is None, "nobody asked for a journal yet"
+        assert await find_journaling(without.store) is None, "nobody asked for a journal yet"
         await push(without, "unrecorded")
         async with (
             Journal(JournalOptions(tmp_path / "journal")) as one,
             Pools({"default": url}, open_store=open_store, watch=PoolRecorders(Meters(), one).watch) as journaling,
         ):
-            record = await known(without.store)
+            record = await find_journaling(without.store)
             now = (await without.store.ping()).now
             assert record
             assert (record.pool, now - 60_000 < record.since <= now) == ("default", True)
@@ -282,32 +282,32 @@ async def test_a_pool_journals_from_the_first_engine_with_a_journal_on(
             assert f"process {os.getpid()} on " in str(warning.__dict__["programs"])
             await push(without, "unrecorded too")
             await push(journaling.engine("default"), "recorded")
-            assert await end(without.store)
+            assert await end_journaling(without.store)
     assert events(tmp_path / "journal") == [("accepted", "recorded")]
 
 
 async def test_an_engine_without_a_journal_is_a_node_while_it_may_change_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registered_nodes, "RENEW_EVERY_S", 0.01)
+    monkeypatch.setattr(registration, "RENEW_EVERY_S", 0.01)
     url = f"sqlite://{tmp_path}/jobs.db"
     store = await open_store(url)
     async with AsyncClient(url, journal="off") as client:
         assert (await client.queue("mail").counts()).ready == 0
-        assert await registered_nodes.registered(store) == {}, "it has only read"
+        assert await registration.registered(store) == {}, "it has only read"
         await client.push_on("mail", "x")
-        [(name, first)] = (await registered_nodes.registered(store)).items()
+        [(name, first)] = (await registration.registered(store)).items()
         assert (first.journal, first.pid, first.last) == (False, os.getpid(), None)
 
         async def is_renewed() -> bool:
-            found = (await registered_nodes.registered(store))[name]
+            found = (await registration.registered(store))[name]
             assert found.at == first.at, "its changes since then are missing"
             return found.seen_at > first.seen_at
 
         await until(is_renewed)
-        await store.registry.delete(registered_nodes.KIND, name)
-        await until(lambda: registered_nodes.registered(store))
-    assert await registered_nodes.registered(store) == {}
+        await store.registry.delete(registration.NODE_KIND, name)
+        await until(lambda: registration.registered(store))
+    assert await registration.registered(store) == {}
     await store.close()
 
 
@@ -315,20 +315,20 @@ async def test_a_program_that_was_killed_before_the_journal_began_owes_it_nothin
     store = MemoryStore()
     now = (await store.ping()).now
     for name, seen_at in (("killed", now - 61_000), ("running", now)):
-        node = registered_nodes.RegisteredNode(1, journal=False, seen_at=seen_at)
-        await store.registry.put(registered_nodes.KIND, name, msgspec.json.encode(node))
-    await begin(store, "default")
-    assert set(await registered_nodes.registered(store)) == {"running"}
+        node = registration.RegisteredNode(1, journal=False, seen_at=seen_at)
+        await store.registry.put(registration.NODE_KIND, name, msgspec.json.encode(node))
+    await begin_journaling(store, "default")
+    assert set(await registration.registered(store)) == {"running"}
 
 
 async def test_since_when_is_not_moved_by_later_engines(tmp_path: Path) -> None:
     store = MemoryStore()
     async with Journal(JournalOptions(tmp_path)) as one:
         await open_journal_recorder(store, one, "first")
-        before = await known(store)
+        before = await find_journaling(store)
         await asyncio.sleep(0.005)
         await open_journal_recorder(store, one, "second")
-        assert await known(store) == before
+        assert await find_journaling(store) == before
 
 
 async def test_a_wiped_store_learns_again_since_when_it_journals(
@@ -338,11 +338,11 @@ async def test_a_wiped_store_learns_again_since_when_it_journals(
     store = MemoryStore()
     async with Journal(JournalOptions(tmp_path)) as one:
         await open_journal_recorder(store, one, "default")
-        before = await known(store)
-        await end(store)
+        before = await find_journaling(store)
+        await end_journaling(store)
         store._epoch = "another data set"
-        await until(lambda: known(store))
-        assert await known(store) == before
+        await until(lambda: find_journaling(store))
+        assert await find_journaling(store) == before
 
 
 async def test_a_journal_that_was_ended_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,10 +350,10 @@ async def test_a_journal_that_was_ended_stays_so(tmp_path: Path, monkeypatch: py
     store = MemoryStore()
     async with Journal(JournalOptions(tmp_path)) as one:
         await open_journal_recorder(store, one, "default")
-        await end(store)
+        await end_journaling(store)
         beats = one.writer.seq
         await until(lambda: one.writer.seq > beats + 3)
-        assert await known(store) is None
+        assert await find_journaling(store) is None
 
 
 async def test_an_embedded_engine_journals_if_its_pool_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,7 +388,7 @@ async def test_an_embedded_engine_that_only_looks_writes_nothing(tmp_path: Path)
 async def journaled_store(tmp_path: Path) -> AsyncIterator[Store]:
     """The store of a pool that journals, in a file."""
     store = await open_store(f"sqlite://{tmp_path}/jobs.db")
-    await begin(store, "default")
+    await begin_journaling(store, "default")
     yield store
     await store.close()
 

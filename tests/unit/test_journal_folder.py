@@ -8,7 +8,7 @@ import typer
 
 from duetime.cli.pipelines.options import local_file
 from duetime.journal.options import embedded_options, local_folder, options_of
-from duetime.journal.registered_nodes import RegisteredNode
+from duetime.journal.registration import RegisteredNode
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import load
 from duetime.spark.load.journal_rules import with_journal

@@ -8,14 +8,21 @@ import pytest
 
 from duetime.client import AsyncClient
 from duetime.engine import Engine
-from duetime.journal import journal, registered_nodes
+from duetime.journal import journal, registration
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
 from duetime.journal.options import JournalOptions
-from duetime.journal.pool_journal import begin, end
 from duetime.journal.reader import read_journal
-from duetime.journal.recorder import open_journal_recorder
-from duetime.journal.registered_nodes import NodeRegistration, register, registered, sign_off
+from duetime.journal.recorder import JournalRecorder, open_journal_recorder
+from duetime.journal.registration import (
+    NodeRegistration,
+    begin_journaling,
+    end_journaling,
+    find_journaling,
+    register,
+    registered,
+    sign_off,
+)
 from duetime.model.clock import SystemClock
 from duetime.model.errors import StoreUnavailable
 from duetime.model.job import Event
@@ -52,7 +59,7 @@ async def test_a_program_that_only_looks_is_no_node_and_one_that_may_change_some
 ) -> None:
     url = f"sqlite://{tmp_path}/jobs.db"
     store = await open_store(url)
-    await begin(store, "default")
+    await begin_journaling(store, "default")
     async with AsyncClient(url) as client:
         assert (await client.queue("mail").counts()).ready == 0
         assert await registered(store) == {}
@@ -104,20 +111,40 @@ class FullRegistry(MemoryRegistry):
         return await super().put(kind, key, value, if_version=if_version)
 
 
-async def test_a_renewal_that_broke_off_is_begun_again() -> None:
+async def test_a_renewal_that_broke_off_is_begun_again(tmp_path: Path) -> None:
     store = MemoryStore()
-    registration = NodeRegistration(store, "alive")
-    await registration.make()
-    await register(store, "killed-for-good")
-    await register(store, "slow")
-    await registration.renew()
-    before = await registered(store)
-    store.registry = wiped = FullRegistry(SystemClock())
-    with pytest.raises(StoreUnavailable):
-        await registration.renew()
-    wiped.room = 10
-    await registration.renew()
-    assert await registered(store) == before
+    async with Journal(JournalOptions(tmp_path, reserve=0)) as one:
+        [recorder] = await open_journal_recorder(store, one, "default")
+        assert isinstance(recorder, JournalRecorder)
+        await register(store, "killed-for-good")
+        await register(store, "slow")
+        await recorder._renew()
+        before = await registered(store)
+        store.registry, store._epoch = FullRegistry(SystemClock()), "another data set"
+        with pytest.raises(StoreUnavailable):
+            await recorder._renew()
+        store.registry.room = 10
+        await recorder._renew()
+        assert await registered(store) == before
+        assert await find_journaling(store)
+        await recorder.close()
+    assert set(before) == {"killed-for-good", "slow", one.node}
+
+
+async def test_a_node_registers_again_when_another_journal_has_begun(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with Journal(JournalOptions(tmp_path, reserve=0)) as one:
+        [recorder] = await open_journal_recorder(store, one, "default")
+        assert isinstance(recorder, JournalRecorder)
+        before = await registered(store)
+        await register(store, "killed-for-good")
+        await end_journaling(store)
+        await recorder._renew()
+        assert await registered(store) == {}, "the pool does not journal"
+        await begin_journaling(store, "default")
+        await recorder._renew()
+        assert await registered(store) == before
+        await recorder.close()
 
 
 async def test_records_are_renewed_before_each_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +168,7 @@ async def test_a_bug_in_a_renewal_ends_neither_the_renewals_nor_the_heartbeats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(journal, "HEARTBEAT_S", 0.01)
-    monkeypatch.setattr(registered_nodes, "RENEW_EVERY_S", 0.01)
+    monkeypatch.setattr(registration, "RENEW_EVERY_S", 0.01)
     done: list[str] = []
 
     async def renew() -> None:
@@ -208,7 +235,7 @@ async def test_a_pool_whose_store_hangs_keeps_no_other_pool_from_its_heartbeats(
 
 async def test_the_end_of_a_pools_journal_forgets_its_nodes(tmp_path: Path) -> None:
     store = MemoryStore()
-    await begin(store, "default")
+    await begin_journaling(store, "default")
     await register(store, "old")
-    await end(store)
+    await end_journaling(store)
     assert await registered(store) == {}

@@ -13,8 +13,7 @@ from duetime.journal.events import Draft, Entry
 from duetime.journal.journal import Journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
-from duetime.journal.recorder import open_journal_recorder
-from duetime.journal.repeated_pushes import READ_AT_ONCE
+from duetime.journal.recorder import READ_AT_ONCE, open_journal_recorder
 from duetime.model.clock import ManualClock
 from duetime.model.errors import JobExists, LeaseLost
 from duetime.model.job import Event, IfExists, Lease, NewJob, Priority, State

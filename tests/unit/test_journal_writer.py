@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
-from duetime.journal import dead_nodes, node_folder, writer
+from duetime.journal import housekeeping, writer
 from duetime.journal.events import Draft, Entry
 from duetime.journal.housekeeping import close_dead_nodes
 from duetime.journal.options import Fsync, JournalOptions
@@ -131,7 +132,7 @@ def test_the_mode_says_when_the_disk_is_waited_for(
     journal: Path, monkeypatch: pytest.MonkeyPatch, mode: Fsync, calls: int
 ) -> None:
     synced: list[int] = []
-    monkeypatch.setattr(node_folder.os, "fdatasync", synced.append)
+    monkeypatch.setattr(writer.os, "fdatasync", synced.append)
     one = Writer(options(journal, fsync=mode, interval_s=MUCH_S))
     one.open()
     for number in range(3):
@@ -143,7 +144,7 @@ def test_the_mode_says_when_the_disk_is_waited_for(
 
 def test_the_interval_comes_round(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = threading.Event()
-    monkeypatch.setattr(node_folder.os, "fdatasync", lambda handle: synced.set())
+    monkeypatch.setattr(writer.os, "fdatasync", lambda handle: synced.set())
     one = Writer(options(journal, fsync=Fsync.INTERVAL, interval_s=0.01))
     one.open()
     one.append([draft(1)])
@@ -161,7 +162,7 @@ def test_a_sync_that_failed_is_tried_again(journal: Path, monkeypatch: pytest.Mo
             raise OSError(errno.EIO, "Input/output error")
         again.set()
 
-    monkeypatch.setattr(node_folder.os, "fdatasync", sync)
+    monkeypatch.setattr(writer.os, "fdatasync", sync)
     one = Writer(options(journal, fsync=Fsync.INTERVAL, interval_s=0.01))
     one.open()
     one.append([draft(1)])
@@ -179,7 +180,7 @@ class BadDisk:
         self.failing = False
         self.error: Exception = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._write = os.write
-        monkeypatch.setattr(node_folder.os, "write", self.write)
+        monkeypatch.setattr(writer.os, "write", self.write)
 
     def write(self, handle: int, data: bytes) -> int:
         if not self.failing:
@@ -228,7 +229,7 @@ def test_a_failed_sync_counts_as_not_written(written: Writer, journal: Path, mon
 
     written.append([draft(1)])
     written.flush()
-    monkeypatch.setattr(node_folder.os, "fdatasync", sync)
+    monkeypatch.setattr(writer.os, "fdatasync", sync)
     written.append([draft(2)])
     with pytest.raises(OSError, match="dying"):
         written.flush()
@@ -256,15 +257,16 @@ def test_what_cannot_be_written_at_the_end_is_left_to_a_successor(
 
 
 def test_an_error_of_one_waiter_keeps_nobody_waiting(written: Writer, journal: Path) -> None:
-    told = threading.Event()
-
-    def broken(error: Exception | None) -> None:
-        raise ValueError("a bug")
+    class Broken(Future[None]):
+        def set_result(self, result: None) -> None:
+            raise ValueError("a bug")
 
     written.append([draft(1)])
-    written.wait(broken)
-    written.append([draft(2)], lambda error: told.set())
-    assert told.wait(60)
+    written.flush_to(Broken())
+    written.append([draft(2)])
+    second: Future[None] = Future()
+    written.flush_to(second)
+    second.result(60)
     written.append([draft(3)])
     written.flush()
     assert ids(journal) == ["j1", "j2", "j3"]
@@ -320,7 +322,7 @@ def test_a_successor_seals_at_the_last_valid_line_and_closes(journal: Path) -> N
 
 
 def test_a_successor_cuts_at_every_place(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_nodes.os, "fsync", lambda handle: None)
+    monkeypatch.setattr(housekeeping.os, "fsync", lambda handle: None)
     node = given_dead_node(journal, 2)
     content = (node / open_name(1)).read_bytes()
     for cut in range(len(content)):

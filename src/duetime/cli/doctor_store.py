@@ -13,8 +13,7 @@ from duetime.cli.doctor_redis import examine_redis
 from duetime.cli.doctor_sqlite import examine_sqlite, sqlite_file
 from duetime.cli.options import Target
 from duetime.client.store_link import on_store
-from duetime.journal.pool_journal import known
-from duetime.journal.registered_nodes import registered
+from duetime.journal.registration import find_journaling, registered
 from duetime.model.errors import DuetimeError, Forbidden, InvalidSettings, StoreUnavailable, Unauthorized
 from duetime.model.humanise import span
 from duetime.model.masking import mask
@@ -195,7 +194,7 @@ def examine_store(url: str, *, deep: bool) -> Iterator[Finding]:
 
 async def _ask_store(store: Store, *, deep: bool) -> list[Finding]:
     findings = [*await _timed_pings(store), *judge([DAMAGED], {"damaged": await _damaged(store)})]
-    if journaling := await known(store):
+    if journaling := await find_journaling(store):
         nodes = {name: node for name, node in (await registered(store)).items() if node.lacks_entries(journaling.since)}
         findings += judge([PROGRAMS_WITHOUT_JOURNAL], {"nodes": nodes})
     return findings + ([*judge([DEEP], {"problems": await store.check()})] if deep else [])

@@ -12,11 +12,11 @@ from duetime.cli.config import ConfigOption, read_settings
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import note, preview, relative, safe
 from duetime.client.store_link import on_store
-from duetime.journal import pool_journal
+from duetime.journal import registration
 from duetime.journal.events import ENDS, REPEATED, Entry, as_fields, body_of
 from duetime.journal.options import options_of
 from duetime.journal.reader import Damage, lives_of, read_job
-from duetime.journal.registered_nodes import RegisteredNode, registered
+from duetime.journal.registration import RegisteredNode, registered
 from duetime.journal.segments import is_alive, nodes, segments
 from duetime.model.clock import SystemClock, rfc3339
 from duetime.model.errors import InvalidSettings, JobNotFound, NotFound
@@ -126,10 +126,10 @@ def end(
 
 
 async def _end(store: Store) -> int:
-    found = await pool_journal.known(store)
+    found = await registration.find_journaling(store)
     if found is None:
         raise NotFound("this store keeps no journal")
-    await pool_journal.end(store)
+    await registration.end_journaling(store)
     return found.since
 
 

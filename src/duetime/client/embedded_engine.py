@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from duetime.engine import Engine
 from duetime.engine.recorder import Recorder
-from duetime.journal import pool_journal
+from duetime.journal import registration
 from duetime.journal.journal import Journal
 from duetime.journal.options import embedded_options, is_off
 from duetime.journal.recorder import NodeWithoutJournal, open_journal_recorder
-from duetime.journal.registered_nodes import registered
+from duetime.journal.registration import registered
 from duetime.model.names import DEFAULT_POOL
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
@@ -35,7 +35,7 @@ async def embedded_engine(url: str, journal: str | None = None) -> AsyncGenerato
 async def _recorders(store: Store, url: str, journal: str | None, stack: AsyncExitStack) -> Sequence[Recorder]:
     if url.startswith("memory:") and not journal:  # no other process can make it a pool that journals
         return ()
-    found = None if is_off(url, journal) else await pool_journal.known(store)
+    found = None if is_off(url, journal) else await registration.find_journaling(store)
     if is_off(url, journal) or not (found or journal):
         return [NodeWithoutJournal(store)]
     options = embedded_options(url, journal, nodes=await registered(store))

@@ -8,8 +8,7 @@ import msgspec
 from duetime.client import calls
 from duetime.client.call import Call, Request, decode, get_request, post_request
 from duetime.engine import Engine
-from duetime.journal.pool_journal import Journaling, known
-from duetime.journal.registered_nodes import RegisteredNode, registered
+from duetime.journal.registration import Journaling, RegisteredNode, find_journaling, registered
 from duetime.model.errors import Conflict, DuetimeError
 from duetime.model.job import IfExists, Moved
 from duetime.model.names import DEFAULT_POOL, Queue
@@ -48,7 +47,7 @@ def journaling(namespace: str) -> Call[Journaling]:
         if moved := await engine.store.registry.get(MOVED_AWAY, "current"):
             place = msgspec.json.decode(moved.value)
             raise Conflict(f"the jobs of this store were moved to {place['to']}: ask that store")
-        return await known(engine.store) or Journaling(0, DEFAULT_POOL)
+        return await find_journaling(engine.store) or Journaling(0, DEFAULT_POOL)
 
     return Call(_nodes_request(namespace), parse, run, repeatable=True)
 

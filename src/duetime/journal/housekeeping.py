@@ -10,8 +10,8 @@
 - **Delete** sealed segments that are too old, or too large together, but with `ship_to` only after they were shipped.
   The folder of a node that ended is deleted some time after its last segment.
 
-A process does this for its own node and for nodes of the same user that ended. Several processes may do it in one folder
-at the same time.
+A process does this for its own node and for nodes of the same user that ended. Several processes may do it in one
+folder at the same time.
 """
 
 import importlib

@@ -1,8 +1,4 @@
-"""The journal of one process, for its event loop: the engines of all its pools write to it.
-
-    async with Journal(JournalOptions(folder)) as journal:
-        journal.record([Draft(...)], promise=True)
-        await journal.flush()
+"""The journal of one process, for its event loop: the engines of all its pools write to it (`recorder.py`).
 
 Inside it loops run: one per pool writes a heartbeat every 5 s; another closes dead nodes, ships sealed segments and
 deletes old ones. A `lazy` journal makes its node when it is first needed, so that a program that only reads jobs
@@ -12,8 +8,7 @@ leaves no node behind.
 import asyncio
 import logging
 import os
-from asyncio import Future
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
@@ -21,8 +16,8 @@ from duetime.engine.duties import Rounds, run_duty
 from duetime.journal.events import Draft
 from duetime.journal.housekeeping import Shipper, close_dead_nodes, delete_old
 from duetime.journal.options import JournalOptions
-from duetime.journal.writer import MAX_BACKLOG, Numbered, Waiter, Writer, tell_each
-from duetime.model.errors import DuetimeError, InvalidSettings, JournalFull, StoreUnavailable
+from duetime.journal.writer import Writer
+from duetime.model.errors import DuetimeError, InvalidSettings, StoreUnavailable
 from duetime.model.job import Event
 
 log = logging.getLogger("duetime.journal")
@@ -41,21 +36,18 @@ class Journal:
 
     def __init__(self, options: JournalOptions, *, lazy: bool = False) -> None:
         self.options = options
-        self.writer = Writer(options, tell=self._tell)
+        self.writer = Writer(options, as_error=_unknown_outcome)
         self._lazy = lazy
         self._shipper = Shipper(options, self.writer.node) if options.ship_to else None
         self._pulses: dict[str, Pulse] = {}
         self._renewals: dict[str, Renew] = {}
-        self._promised = 0
         self._closed = False
         self._loops: list[asyncio.Task[None]] = []
         self._beating: set[str] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> "Journal":
-        self._loop = asyncio.get_running_loop()
         if not self._lazy:
-            self._open()
+            self.open()
         return self
 
     def release(self, pool: str) -> None:
@@ -74,9 +66,19 @@ class Journal:
             # If this was the last process here, nobody else will ship the segment that was sealed just now.
             await asyncio.to_thread(self._ship, self._shipper)
 
-    def _open(self) -> None:
+    def open(self, *, only_check: bool = False) -> None:
+        """Make the node of a lazy journal if it is not made yet; `only_check` that it can be made. Raises
+        InvalidSettings, or StoreUnavailable if the journal is closed.
+        """
+        if self._closed:
+            raise StoreUnavailable("the journal is closed")
+        if self.writer.is_open:
+            return
+        if only_check:
+            self._check_folder()
+            return
         try:
-            self.writer.open()
+            self.writer.open(asyncio.get_running_loop().call_soon_threadsafe)
         except OSError as error:
             raise self._unopenable(error.strerror or str(error)) from None
         for pool in self._pulses:
@@ -107,82 +109,6 @@ class Journal:
     def ship_lag_s(self) -> float:
         """The age of the oldest sealed segment without a verified copy; 0 if nothing is shipped."""
         return self._shipper.lag_s if self._shipper else 0.0
-
-    def admit(self) -> None:
-        """Check before a push that its jobs can be recorded. Raises JournalFull or StoreUnavailable."""
-        self.ready()
-        if self.writer.free < self.options.reserve:
-            raise JournalFull(
-                f"the disk of the journal has {self.writer.free:,} bytes left, of which {self.options.reserve:,} are "
-                "kept for deliveries and acks",
-            )
-        if self.writer.failure:
-            raise self._unwritable()
-
-    def _unwritable(self) -> StoreUnavailable:
-        return StoreUnavailable(f"the journal cannot be written: {self.writer.failure}")
-
-    def ready(self, *, sure: bool = True) -> None:
-        """Check before a verb that its events can be recorded. Raises StoreUnavailable or InvalidSettings. `sure`: the
-        verb is expected to change something, so a lazy journal makes its node now.
-        """
-        if self._closed:
-            raise StoreUnavailable("the journal is closed")
-        if not self.writer.is_open:
-            if sure:
-                self._open()
-            else:
-                self._check_folder()
-        if self.writer.backlog > MAX_BACKLOG:
-            raise self._unwritable()
-
-    def record(self, drafts: Iterable[Draft], *, promise: bool = False) -> None:
-        """Put drafts in line to be written soon. `promise`: the caller will call `promise` or `flush`, and the drafts
-        need not be written before that.
-        """
-        if not self.writer.is_open:
-            self._open()
-        self.writer.append(drafts, hurry=not promise)
-        if promise:
-            self._promised = self.writer.seq
-
-    def record_lines(self, numbered: Numbered) -> None:
-        """As `record` with a promise, for callers that make lines faster than drafts can be encoded."""
-        self.writer.append_lines(numbered)
-        self._promised = self.writer.seq
-
-    def promise(self) -> Future[None] | None:
-        """A future that is done when all entries recorded with a promise are written; None if they are already.
-
-        The future raises StoreUnavailable with an unknown outcome if they could not be written.
-        """
-        if self._promised <= self.writer.entries or self._loop is None or self.writer.write_through():
-            return None
-        future: Future[None] = self._loop.create_future()
-
-        def written(error: Exception | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(
-                    StoreUnavailable(f"done, but the journal could not be written: {error}", unknown=True)
-                )
-
-        self.writer.wait(written)
-        return future
-
-    async def flush(self) -> None:
-        if promised := self.promise():
-            await promised
-
-    def _tell(self, waiters: Sequence[Waiter], error: Exception | None) -> None:
-        """Called in the writer's thread: all waiters of a group are told in one callback of the event loop."""
-
-        if self._loop:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any longer
-                self._loop.call_soon_threadsafe(tell_each, waiters, error)
 
     # --- its loops
 
@@ -235,3 +161,7 @@ class Journal:
             shipper.run_once()
         except Exception as error:  # each file system's library has errors of its own
             log.warning("journal_not_shipped", extra={"error": str(error), "waiting": shipper.waiting})
+
+
+def _unknown_outcome(error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"done, but the journal could not be written: {error}", unknown=True)

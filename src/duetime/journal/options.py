@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from duetime.journal.registered_nodes import RegisteredNode
+from duetime.journal.registration import RegisteredNode
 from duetime.model.errors import InvalidSettings
 from duetime.model.ids import IdMaker
 from duetime.model.settings import DEFAULT_STORE, Settings, load, variable

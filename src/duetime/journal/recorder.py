@@ -9,22 +9,29 @@ Whether an engine journals is decided when it opens, for its whole life. An engi
 
 import asyncio
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+from zlib import crc32
 
+import msgspec
 from msgspec.structs import replace
 
 from duetime.engine.recorder import MAY_HAPPEN_AGAIN, Notified, Recorder, Step, is_coroutine
 from duetime.engine.store_time import StoreTime
-from duetime.journal import pool_journal
-from duetime.journal.events import Draft
+from duetime.journal import drafts
+from duetime.journal.events import REPEATED, Draft, body_fields, write_draft
 from duetime.journal.journal import Journal
-from duetime.journal.pushed_lines import pushed_lines
-from duetime.journal.registered_nodes import NodeRegistration
-from duetime.journal.repeated_pushes import RepeatedPushes, has_repeated
+from duetime.journal.registration import (
+    Journaling,
+    NodeRegistration,
+    begin_journaling,
+    put_journaling,
+)
 from duetime.model.errors import DuetimeError, StoreUnavailable
-from duetime.model.job import Event, Moved
+from duetime.model.job import Event, Job, Moved, NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store, get_all, pushed_parts
 from duetime.stores.finishes import Finish, Finished, following_jobs, seen_join
@@ -37,6 +44,17 @@ ONLY_LOOKS = frozenset({"reap"})
 """Verbs that often change nothing, and that every program uses: a lazy journal does not make its node for them."""
 
 
+PushAnswers = Sequence[Pushed | DuetimeError]
+
+ACCEPTED = Event.ACCEPTED
+EXPIRED = "expired"
+MAX_KNOWN = 20_000
+READ_AT_ONCE = 50
+
+_encode = msgspec.json.Encoder().encode
+_event_of = attrgetter("event")
+
+
 class JournalRecorder(Recorder):
     """Records the events of one engine in one pool. `store` is asked about jobs that a push found already there."""
 
@@ -45,14 +63,15 @@ class JournalRecorder(Recorder):
         self._journal = journal
         self._pool = pool
         self._time = StoreTime()
-        self._known: pool_journal.Journaling | None = None
+        self._writer = journal.writer
+        self._flush_to = 0
+        self._journaling: Journaling | None = None
         self._epoch = ""
-        self._repeated = RepeatedPushes(store, journal, pool)
+        self._repeated = RepeatedPushes(store, pool, self._record)
         self._registration = NodeRegistration(store, journal.node, journal.options.folder)
         self._under_way: dict[Step, int] = {}
         self.is_ready = False
         self._record_outcome: Mapping[str, Callable[[Step, Any], Any]] = {
-            "push": lambda step, answers: self._record_pushes(step.queue, step.asked, answers),
             "reserve": self._reserved,
             "ack": self._acked,
             "finish": self._finished,
@@ -76,35 +95,40 @@ class JournalRecorder(Recorder):
         info = await self._store.ping()
         self._time.learn(info.now)
         self._epoch = info.epoch
-        if self._journal.writer.is_open:
+        if self._writer.is_open:
             await self._make_node()
-        self._known = await pool_journal.begin(self._store, self._pool)
+        self._journaling = await begin_journaling(self._store, self._pool)
         self._journal.keep_for(self._pool, self._pulse, self._renew)
 
     async def _renew(self) -> None:
-        """Write the pool's and the nodes' records again if the store was wiped and has lost them. A store that was not
-        wiped has lost them because the pool's journal was ended: they stay away until a journal begins again.
-        """
+        """Copy the records of all nodes; write them and the pool's record again if the store was wiped."""
         epoch = (await self._store.ping()).epoch
-        if epoch == self._epoch and await pool_journal.known(self._store) is None:
-            return
-        self._epoch = epoch
-        if self._known:
-            await pool_journal.remember(self._store, self._known)
-        if self._journal.writer.is_open:
-            await self._registration.make()
+        if epoch == self._epoch:
             await self._registration.renew()
+            return
+        if self._journaling:
+            await put_journaling(self._store, self._journaling)
+        if self._writer.is_open:
+            await self._make_node()
+            await self._registration.restore()
+        self._epoch = epoch  # only now: a renewal that broke off is begun again
 
     async def close(self) -> None:
         self._journal.release(self._pool)
         if self._registration.is_made:
             # If this fails, the `closed` entry in the node's journal says the same.
             with suppress(DuetimeError, OSError):
-                await asyncio.to_thread(self._journal.writer.flush)
-                await self._registration.end(self._journal.writer.seq)
+                await asyncio.to_thread(self._writer.flush)
+                await self._registration.end(self._writer.seq)
 
     def flushed(self) -> Future[None] | None:
-        return self._journal.promise()
+        """The future raises StoreUnavailable with an unknown outcome if the entries could not be written."""
+        writer = self._writer
+        if self._flush_to <= writer.entries or (writer.writes_through and writer.write_through()):
+            return None
+        reply: Future[None] = asyncio.get_running_loop().create_future()
+        writer.flush_to(reply)
+        return reply
 
     def _pulse(self) -> int:
         """A store time before which no event can still be recorded: no step that is under way began earlier."""
@@ -116,7 +140,7 @@ class JournalRecorder(Recorder):
         """A lazy journal makes its node here, before its first change, and registers it."""
         if self._registration.is_made or step.verb in READS:
             return
-        if step.verb not in ONLY_LOOKS or self._journal.writer.is_open:
+        if step.verb not in ONLY_LOOKS or self._writer.is_open:
             await self._make_node()
 
     def before(self, step: Step) -> None:
@@ -124,14 +148,13 @@ class JournalRecorder(Recorder):
         verb = step.verb
         if verb in READS:
             return
-        if verb == "push":
-            self._journal.admit()
-        else:
-            self._journal.ready(sure=verb not in ONLY_LOOKS)
+        if not self._writer.is_open:
+            self._journal.open(only_check=verb in ONLY_LOOKS)
+        self._writer.check(is_push=verb == "push")
         self._under_way[step] = self._time.now_ms()
 
     async def _make_node(self) -> None:
-        self._journal.ready()
+        self._journal.open()
         await self._registration.make()
         self.is_ready = True
 
@@ -141,7 +164,10 @@ class JournalRecorder(Recorder):
             return outcome
         recorded: Any = None
         try:
-            recorded = self._record_outcome[step.verb](step, outcome)
+            if step.verb == "push":
+                recorded = self._record_pushes(step.queue, step.asked, outcome)
+            else:
+                recorded = self._record_outcome[step.verb](step, outcome)
         finally:
             if not is_coroutine(recorded):
                 self._under_way.pop(step, None)
@@ -156,11 +182,11 @@ class JournalRecorder(Recorder):
     def _reserved(self, step: Step, reserved: Reserved) -> Reserved:
         self._time.learn(reserved.now)
         if reserved.expired or any(reserved.deliveries):
-            self._journal.record(pool_journal.delivered(self._pool, step.queue, reserved))
+            self._record(drafts.delivered(self._pool, step.queue, reserved), is_promised=False)
         return reserved
 
     def _acked(self, step: Step, answers: Answers) -> Answers:
-        self._record(pool_journal.acked(self._pool, step.queue, step.asked, answers, self._time.now_ms()))
+        self._record(drafts.acked(self._pool, step.queue, step.asked, answers, self._time.now_ms()))
         return answers
 
     def _acked_by_id(self, step: Step, answers: Answers) -> Answers | Awaitable[Answers]:
@@ -177,46 +203,54 @@ class JournalRecorder(Recorder):
         return self._record_acks_by_id(step, answers)
 
     def _record_acks_by_id(self, step: Step, answers: Answers) -> Answers:
-        self._record(pool_journal.acked_by_id(self._pool, step.queue, step.asked, answers, self._time.now_ms()))
+        self._record(drafts.acked_by_id(self._pool, step.queue, step.asked, answers, self._time.now_ms()))
         return answers
 
     def _moved_one(self, step: Step, moved: Moved) -> Moved:
-        self._record(pool_journal.moved(self._pool, step.queue, [moved], self._time.now_ms(), step.error))
+        self._record(drafts.moved(self._pool, step.queue, [moved], self._time.now_ms(), step.error))
         return moved
 
     def _moved(self, step: Step, answers: Answers) -> Answers:
-        self._record(pool_journal.moved(self._pool, step.queue, answers, self._time.now_ms()))
+        self._record(drafts.moved(self._pool, step.queue, answers, self._time.now_ms()))
         return answers
 
     def _purged(self, step: Step, purged: Purged) -> Purged:
         if purged.removed:
-            self._record([pool_journal.purged(self._pool, step.queue, step.asked, purged.now)])
+            self._record([drafts.purged(self._pool, step.queue, step.asked, purged.now)])
         return purged
 
     def _notified(self, step: Step, answer: Notified) -> Notified:
-        self._journal.record([pool_journal.notified(self._pool, step.asked[0], self._time.now_ms(), answer)])
+        self._record([drafts.notified(self._pool, step.asked[0], self._time.now_ms(), answer)], is_promised=False)
         return answer
 
-    def _record(self, drafts: Sequence[Draft]) -> None:
-        """Record the drafts; `flushed` waits for them if callers rely on any of them."""
-        if drafts:
-            promise = any(draft.event not in MAY_HAPPEN_AGAIN for draft in drafts)
-            self._journal.record(drafts, promise=promise)
+    def _record(self, made: Sequence[Draft], *, is_promised: bool = True) -> None:
+        """Record the drafts. If they are promised, `flushed` waits for them, unless none of them is an event whose loss
+        breaks a guarantee; otherwise they are written soon.
+        """
+        if not made:
+            return
+        if not self._writer.is_open:
+            self._journal.open()
+        is_promised = is_promised and any(draft.event not in MAY_HAPPEN_AGAIN for draft in made)
+        self._writer.append(made, hurry=not is_promised)
+        if is_promised:
+            self._flush_to = self._writer.seq
 
     def _record_pushes(
-        self, queue: Queue, requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
-    ) -> Sequence[Pushed | DuetimeError] | Coroutine[Any, Any, Sequence[Pushed | DuetimeError]]:
+        self, queue: Queue, requests: Sequence[Push], answers: PushAnswers
+    ) -> PushAnswers | Coroutine[Any, Any, PushAnswers]:
         for answer in answers[:1]:
             if isinstance(answer, Pushed):
                 self._time.learn(answer.now)
-        self._journal.record_lines(pushed_lines(self._pool, queue, *pushed_parts(requests, answers)))
-        if has_repeated(answers):
-            return self._repeated.record(queue, requests, answers)
+        parts = pushed_parts(requests, answers)
+        self._writer.append_lines(partial(pushed_lines, self._pool, queue, *parts))
+        self._flush_to = self._writer.seq
+        for answer in answers:
+            if isinstance(answer, Pushed) and (answer.repeated or Event.KEPT in map(_event_of, answer.jobs)):
+                return self._repeated.record(queue, requests, answers)
         return answers
 
-    async def _record_all_pushes(
-        self, queue: Queue, requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
-    ) -> Sequence[Pushed | DuetimeError]:
+    async def _record_all_pushes(self, queue: Queue, requests: Sequence[Push], answers: PushAnswers) -> PushAnswers:
         recorded = self._record_pushes(queue, requests, answers)
         return await recorded if isinstance(recorded, Coroutine) else recorded
 
@@ -224,7 +258,7 @@ class JournalRecorder(Recorder):
         """Without receipts if not every imported job could be recorded; then the store reports those jobs again."""
         self._time.learn(reaped.now)
         for queue, moved in reaped.moved.items():
-            self._journal.record(pool_journal.moved(self._pool, queue, moved, reaped.now))
+            self._record(drafts.moved(self._pool, queue, moved, reaped.now), is_promised=False)
         if not reaped.pushed:
             return reaped
         if not self._registration.is_made:
@@ -268,7 +302,7 @@ class JournalRecorder(Recorder):
         ends = [one.acked if isinstance(one, Finished) else other for one, other in zip(answers, results, strict=True)]
         joins = [seen_join(one, answer) for one, answer in zip(finishes, answers, strict=True)]
         leases = [finish.lease for finish in finishes]
-        self._record(pool_journal.acked(self._pool, queue, leases, ends, self._time.now_ms(), joins))
+        self._record(drafts.acked(self._pool, queue, leases, ends, self._time.now_ms(), joins))
         return results
 
     async def _record_following(
@@ -292,6 +326,195 @@ class JournalRecorder(Recorder):
         found = [(new, job) for new, job in zip(following, jobs, strict=True) if job]
         kept = [Moved(Event.KEPT, job.id, job.born, job.attempt, job.due_at) for _, job in found]
         return Push([new for new, _ in found]), Pushed(kept, now, repeated=True)
+
+
+# --- pushes
+
+
+def pushed_lines(
+    pool: str,
+    queue: Queue,
+    requests: Sequence[Push],
+    answers: PushAnswers,
+    place: bytes,
+    seq: int,
+) -> list[bytes]:
+    """One line per job, and one more for an expired job whose place was taken. Accepted and replaced have all fields
+    that are needed to push the job again, kept has not. Answers to repeated marks are left to `RepeatedPushes`.
+
+    This must be fast: every job passes here with its body. The line of an ordinary job is put together from bytes,
+    without a draft, and the part that jobs of one call have in common is formatted once. That costs about 1.3
+    microseconds instead of three. An unusual job (with attributes or a mark, in the place of another one, or with a
+    body that is not text) gets a draft.
+    """
+    lines: list[bytes] = []
+    common: tuple[int, ...] = ()
+    middle, encode = b"", _encode
+    for request, answer in zip(requests, answers, strict=True):
+        if not isinstance(answer, Pushed) or answer.repeated:
+            continue
+        for job, moved in zip(request.jobs, answer.jobs, strict=True):
+            body = None
+            if moved.event is ACCEPTED and not (moved.reason or moved.attempt or job.attributes or request.mark):
+                try:
+                    body = job.body.decode()
+                except UnicodeDecodeError:
+                    body = None
+            if body is None:
+                for draft in _push_drafts(pool, queue, request, (job, moved), answer.now):
+                    lines.append(write_draft(draft, b"%b%d," % (place, seq)))
+                    seq += 1
+                continue
+            own = (answer.now, moved.born, moved.due_at, job.priority, job.ttl_ms, job.tries)
+            if own != common:
+                common = own
+                draft = Draft(
+                    ts=answer.now,
+                    event=ACCEPTED,
+                    pool=pool,
+                    namespace=queue.namespace,
+                    queue=queue.name,
+                    born=moved.born,
+                    due_at=moved.due_at,
+                    priority=job.priority,
+                    ttl=job.ttl_ms,
+                    tries=job.tries,
+                )
+                middle = b',%b,"id":' % encode(draft)[1:-1]
+            # The same as events.write_text, without the cost of a call.
+            text = b'%b%d%b%b,"body":%b}' % (place, seq, middle, encode(moved.id), encode(body))
+            lines.append(b"%08x%08x %b\n" % (crc32(text), len(text), text))
+            seq += 1
+    return lines
+
+
+def _push_drafts(pool: str, queue: Queue, request: Push, done: tuple[NewJob, Moved], ts: int) -> Iterator[Draft]:
+    job, moved = done
+    place: dict[str, Any] = {"ts": ts, "pool": pool, "namespace": queue.namespace, "queue": queue.name, "id": moved.id}
+    if moved.reason == EXPIRED:
+        # The end of the job whose place this one took.
+        yield Draft(**place, event=Event.EXPIRED, born=moved.was)
+    fields: dict[str, Any] = {
+        "event": moved.event,
+        "born": moved.born,
+        "attempt": moved.attempt,
+        "due_at": moved.due_at,
+        "reason": moved.reason,
+        "was": moved.was,
+    }
+    if moved.event is not Event.KEPT:
+        fields |= body_fields(job.body)
+        fields |= {"priority": job.priority, "ttl": job.ttl_ms, "tries": job.tries, "attributes": job.attributes}
+        fields["batch"] = request.mark.name.partition("/")[0] if request.mark else ""
+    yield Draft(**place, **fields)
+
+
+class Doubtful(NamedTuple):
+    """A job that is answered as accepted and may be missing from the journal. `job` is the job in the request, None if
+    the stored one may differ from it; `ts` is the store's time of the answer.
+    """
+
+    job: NewJob | None
+    moved: Moved
+    batch: str
+    ts: int
+
+
+class RepeatedPushes:
+    """Records pushes that changed nothing and are answered as accepted: kept jobs and repeated marks.
+
+    Another process may have stored such a job and died before it wrote to the journal; then the answer would promise a
+    job that is in no journal. So when this process first gives such an answer about a job, it reads the job from the
+    store and writes it down as "repeated". Readers count any number of these entries as one, with or without the
+    original entry. Remembers the last MAX_KNOWN jobs that it has written down.
+    """
+
+    def __init__(self, store: Store, pool: str, record: Callable[[Sequence[Draft]], None]) -> None:
+        self._store, self._pool, self._record = store, pool, record
+        self._known: dict[tuple[Queue, str, int], None] = {}
+
+    async def record(self, queue: Queue, requests: Sequence[Push], answers: PushAnswers) -> PushAnswers:
+        """Write the doubtful jobs down, with a promise. If the store cannot be asked about them, requests with such
+        jobs get an error with an unknown outcome instead of their answer.
+        """
+        doubtful = {(one.moved.id, one.moved.born): one for one in self._doubtful(queue, requests, answers)}
+        while doubtful:
+            keys = list(doubtful)[:READ_AT_ONCE]
+            try:
+                found = await self._store.get(queue, [job_id for job_id, _ in keys])
+            except DuetimeError as error:
+                return _unsure(answers, error)
+            # The store may answer only the first of them, up to its bound of bytes; the next read asks for the others.
+            drafts = [self._draft(queue, doubtful.pop(key), job) for key, job in zip(keys, found, strict=False)]
+            written = [draft for draft in drafts if draft]
+            self._record(written)
+            self._known |= {(queue, draft.id, draft.born): None for draft in written}
+        while len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        return answers
+
+    def _doubtful(self, queue: Queue, requests: Sequence[Push], answers: PushAnswers) -> Iterator[Doubtful]:
+        for request, answer in zip(requests, answers, strict=True):
+            if not isinstance(answer, Pushed):
+                continue
+            for job, moved in zip(request.jobs, answer.jobs, strict=True):
+                repeated = answer.repeated or moved.event is Event.KEPT
+                if repeated and (queue, moved.id, moved.born) not in self._known:
+                    batch = request.mark.name.partition("/")[0] if request.mark and answer.repeated else ""
+                    # Without a mark, an import of push_in is told again, and its request has no bodies.
+                    is_new = request.mark and moved.event is not Event.KEPT
+                    is_same = is_new and (request.made_ids or job.id == moved.id)
+                    yield Doubtful(job if is_same else None, moved, batch, answer.now)
+
+    def _draft(self, queue: Queue, doubtful: Doubtful, found: Job | None) -> Draft | None:
+        """None for a job that is gone and that the request does not describe: the process that ended it wrote that
+        down.
+        """
+        job, moved, batch, ts = doubtful
+        if found is not None and found.born == moved.born:
+            body, attempt, due_at = found.body, found.attempt, found.due_at
+            ttl_ms = max(found.expires_at - found.born, 1) if found.expires_at else 0
+            tries, priority, attributes = found.tries, found.priority, found.attributes
+        elif job is not None:
+            # A mark outlives its jobs; the request that repeats the mark holds them again.
+            body, attempt, due_at, ttl_ms = job.body, moved.attempt, moved.due_at, job.ttl_ms
+            tries, priority, attributes = job.tries, job.priority, job.attributes
+        else:
+            return None
+        text: dict[str, Any] = body_fields(body)
+        return Draft(
+            ts=ts,
+            event=Event.ACCEPTED if moved.event is Event.KEPT else moved.event,
+            pool=self._pool,
+            namespace=queue.namespace,
+            queue=queue.name,
+            id=moved.id,
+            born=moved.born,
+            attempt=attempt,
+            due_at=due_at,
+            priority=priority,
+            ttl=ttl_ms,
+            tries=tries,
+            reason=REPEATED,
+            attributes=attributes,
+            batch=batch,
+            was=moved.was,
+            **text,
+        )
+
+
+def _unsure(answers: PushAnswers, error: DuetimeError) -> PushAnswers:
+    """The answers with an error in place of those that would promise a job that may be in no journal."""
+    unsure = StoreUnavailable(f"the push is in the store, perhaps not in the journal: {error.message}", unknown=True)
+    return [
+        unsure
+        if isinstance(answer, Pushed) and (answer.repeated or Event.KEPT in map(_event_of, answer.jobs))
+        else answer
+        for answer in answers
+    ]
+
+
+# --- engines without a journal
 
 
 class NodeWithoutJournal(Recorder):

@@ -3,8 +3,8 @@
 The calling thread numbers and encodes its entries itself, which costs about a microsecond each; if the writer's thread
 did that, the two would compete for the interpreter's lock. Where nobody waits for the disk, the calling thread also
 writes the entries: handing them to the operating system costs less than waking the thread, as long as the disk keeps
-up. If a group cannot be written, those who wait for it are told so, and the writer tries again until it succeeds: seq
-has no gaps, and every change of the store is in the journal in the end.
+up. If a group cannot be written, the callers that wait for it get the error, and the writer tries again until it
+succeeds: seq has no gaps, and every change of the store is in the journal in the end.
 """
 
 import logging
@@ -12,14 +12,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from duetime.journal.events import Draft, place_before_seq, write_draft
 from duetime.journal.options import Fsync, JournalOptions, node_name
 from duetime.journal.segments import LOCK, Lock, open_name, sealed_name, sync_folder
+from duetime.model.errors import JournalFull, StoreUnavailable
 from duetime.model.job import Event
 
 log = logging.getLogger("duetime.journal")
@@ -27,8 +29,8 @@ log = logging.getLogger("duetime.journal")
 LINGER_S = 0.05
 """How long entries that nobody waits for stay in memory."""
 RETRY_S = 0.2
-LOOK_S = 1.0
-LOOK_BYTES = 8 * 1_048_576
+CHECK_DISK_S = 1.0
+CHECK_DISK_BYTES = 8 * 1_048_576
 """The free space is checked when it was last checked this long ago, or when this many bytes were written since."""
 MAX_BACKLOG = 64 * 1_048_576
 CLOSE_S = 10.0
@@ -41,10 +43,29 @@ REST_S = 5.0
 
 SOON, NOW = 1, 2
 
-Waiter = Callable[[Exception | None], None]
-"""Called with None when the group is written, or with the error if it could not be."""
 Numbered = Callable[[bytes, int], Sequence[bytes]]
 """Makes numbered lines. It gets the text with which every line's JSON begins, up to the seq, and the first seq."""
+
+
+class Reply(Protocol):
+    """Gets the outcome of a flush: a future of a thread or of an event loop."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: None, /) -> None: ...
+    def set_exception(self, exception: Exception, /) -> None: ...
+
+
+def send_replies(replies: Sequence[Reply], error: Exception | None) -> None:
+    for reply in replies:
+        try:
+            if reply.done():
+                continue  # its caller has gone
+            if error is None:
+                reply.set_result(None)
+            else:
+                reply.set_exception(error)
+        except Exception:
+            log.exception("journal_reply_failed")
 
 
 class Writer:
@@ -52,13 +73,11 @@ class Writer:
 
     `failure` is why the last group could not be written, None if it was written. `free` is how many bytes are left on
     the disk; `backlog` how many bytes could not be written yet; `entries`, `groups` and `size` (bytes) how much was
-    written so far.
+    written so far. `writes_through` says whether `write_through` is worth a try.
     """
 
-    def __init__(
-        self, options: JournalOptions, *, tell: Callable[[Sequence[Waiter], Exception | None], None] | None = None
-    ) -> None:
-        """`tell` is called in the writer's thread with a group's waiters and outcome; by default it calls them."""
+    def __init__(self, options: JournalOptions, *, as_error: Callable[[Exception], Exception] = lambda e: e) -> None:
+        """`as_error` makes what waiting callers get from the error of a write."""
         self.options = options
         self.node = node_name(options)
         self.seq = 0
@@ -68,7 +87,10 @@ class Writer:
         self.entries = 0
         self.groups = 0
         self.size = 0
-        self._tell = tell or tell_each
+        self.is_open = False
+        self.writes_through = options.fsync is not Fsync.ALWAYS
+        self._as_error = as_error
+        self._call_soon: Callable[..., object] = _call
         # The text with which the JSON of every entry begins, up to the seq; the time is filled in later.
         self._place = place_before_seq(0, self.node).replace(b":0,", b":%d,", 1)
         self._lock = threading.Lock()
@@ -76,66 +98,74 @@ class Writer:
         self._disk = threading.Lock()
         self._trust_at = 0.0
         self._lines: list[bytes] = []
-        self._waiters: list[Waiter] = []
-        self._rung = 0
-        self._bell: SimpleQueue[int] = SimpleQueue()
+        self._replies: list[Reply] = []
+        self._wanted = 0
+        self._signals: SimpleQueue[int] = SimpleQueue()
         self._files: NodeFiles | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
         # What could not be written yet, and when the disk was last checked and synced; written data sets `_dirty`.
         self._unwritten: list[bytes] = []
-        self._looked_at = self._synced_at = 0.0
-        self._unlooked = 0
+        self._checked_at = self._synced_at = 0.0
+        self._unchecked = 0
         self._dirty = False
 
     # --- for its users
 
-    @property
-    def is_open(self) -> bool:
-        return self._thread is not None
-
-    def open(self) -> None:
-        """Make the node's folder and begin. Raises OSError."""
+    def open(self, call_soon: Callable[..., object] | None = None) -> None:
+        """Make the node's folder and begin. `call_soon(function, *arguments)` has the replies sent, by default in the
+        writer's thread. Raises OSError.
+        """
+        self._call_soon = call_soon or _call
         durable = self.options.fsync is not Fsync.OFF
         self._files = NodeFiles.create(self.options.folder, self.node, durable=durable)
-        self._look()
+        self._check_disk()
         thread = threading.Thread(target=self._run, args=[self._files], name="duetime journal", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the system allows no more threads
             self._files.leave_to_successor()
             raise OSError(str(error)) from error
-        self._thread = thread
+        self._thread, self.is_open = thread, True
 
-    def append(self, drafts: Iterable[Draft], waiter: Waiter | None = None, *, hurry: bool = True) -> None:
-        """Number the drafts and put them in line; `waiter` is told when they are written.
+    def check(self, *, is_push: bool) -> None:
+        """Check before a store call that its events can be recorded. Raises StoreUnavailable, and JournalFull for a
+        push if the disk is nearly full.
+        """
+        if self.backlog > MAX_BACKLOG or (is_push and self.failure):
+            raise StoreUnavailable(f"the journal cannot be written: {self.failure}")
+        if is_push and self.free < self.options.reserve:
+            raise JournalFull(
+                f"the disk of the journal has {self.free:,} bytes left, of which {self.options.reserve:,} are kept for "
+                "deliveries and acks",
+            )
 
-        Without a waiter they are written soon. Without `hurry` they are written with the next entries that have a
-        waiter or are in a hurry; a waiter is only told with `hurry`.
+    def append(self, drafts: Iterable[Draft], *, hurry: bool = True) -> None:
+        """Number the drafts and put them in line. They are written soon, or without `hurry` with the next entries that
+        are in a hurry or waited for.
         """
 
         def numbered(place: bytes, seq: int) -> list[bytes]:
             return [write_draft(draft, b"%b%d," % (place, at)) for at, draft in enumerate(drafts, seq)]
 
-        with self._lock:
-            self._append(numbered)
-            if hurry:
-                self._ring(waiter)
+        self.append_lines(numbered)
+        if hurry:
+            self._signal(SOON)
 
     def append_lines(self, numbered: Numbered) -> None:
-        """Put lines in line that the caller makes; they are written with the next entries that are in a hurry."""
+        """As `append` without `hurry`, for callers that make lines faster than drafts can be encoded."""
         with self._lock:
-            self._append(numbered)
+            lines = numbered(self._place % (time.time_ns() // 1_000_000), self.seq + 1)
+            self._lines.extend(lines)
+            self.seq += len(lines)
 
-    def _append(self, numbered: Numbered) -> None:
-        lines = numbered(self._place % (time.time_ns() // 1_000_000), self.seq + 1)
-        self._lines.extend(lines)
-        self.seq += len(lines)
-
-    def wait(self, waiter: Waiter) -> None:
-        """Write everything in line, and tell `waiter` when that is done."""
+    def flush_to(self, reply: Reply) -> None:
+        """Write everything in line, and send `reply` the outcome."""
         with self._lock:
-            self._ring(waiter)
+            self._replies.append(reply)
+            is_signalled, self._wanted = self._wanted == NOW, NOW
+        if not is_signalled:
+            self._signals.put(NOW)
 
     def write_through(self) -> bool:
         """Hand all entries in line to the operating system in this call; False if the thread has to do it.
@@ -144,7 +174,7 @@ class Writer:
         slow or failing.
         """
         files = self._files
-        if files is None or self.options.fsync is Fsync.ALWAYS or not self._disk.acquire(blocking=False):
+        if files is None or not self.writes_through or not self._disk.acquire(blocking=False):
             return False
         try:
             began = time.monotonic()
@@ -160,25 +190,21 @@ class Writer:
             if (took := time.monotonic() - began) > SLOW_S:
                 self._trust_at = began + took + REST_S
             if news or files.size >= self.options.segment_size:
-                self._bell.put(NOW)
+                self._signals.put(NOW)
             return True
         finally:
             self._disk.release()
 
     def flush(self, timeout_s: float = CLOSE_S) -> None:
         """Wait until everything appended so far is written. Raises the error if it is not, mostly an OSError."""
-        done = threading.Event()
-        outcome: list[Exception | None] = []
-
-        def written(error: Exception | None) -> None:
-            outcome.append(error)
-            done.set()
-
-        self.wait(written)
-        if not done.wait(timeout_s):
-            raise OSError(f"the journal was not written within {timeout_s} s")
-        if outcome[0]:
-            raise outcome[0]
+        written: Future[None] = Future()
+        self.flush_to(written)
+        try:
+            written.result(timeout_s)
+        except TimeoutError:
+            if written.done():
+                raise
+            raise OSError(f"the journal was not written within {timeout_s} s") from None
 
     def close(self) -> None:
         """Write the rest and a closed entry, seal the segment and release the lock. If that fails, the node stays as
@@ -186,66 +212,47 @@ class Writer:
         """
         if self._thread is None:
             return
-        with self._lock:
-            self._stopping = True
-            closed = Draft(ts=time.time_ns() // 1_000_000, event=Event.CLOSED)
-            self._append(lambda place, seq: [write_draft(closed, b"%b%d," % (place, seq))])
-            self._ring(_nobody)
+        self.append([Draft(ts=time.time_ns() // 1_000_000, event=Event.CLOSED)], hurry=False)
+        self._stopping = True
+        self._signals.put(NOW)
         self._thread.join()
-        self._thread = None
+        self._thread, self.is_open = None, False
 
-    def _ring(self, waiter: Waiter | None) -> None:
-        wanted = SOON
-        if waiter:
-            self._waiters.append(waiter)
-            wanted = NOW
-        if self._rung < wanted:
-            self._rung = wanted
-            self._bell.put(wanted)
+    def _signal(self, wanted: int) -> None:
+        with self._lock:
+            if self._wanted >= wanted:
+                return
+            self._wanted = wanted
+        self._signals.put(wanted)
 
     # --- the thread
 
-    def _run(self, files: NodeFiles) -> None:
+    def _run(self, files: "NodeFiles") -> None:
         give_up_at = float("inf")
+        pause_s: float | None = None
         while True:
-            self._wait(files)
+            with suppress(Empty):
+                if self._signals.get(timeout=pause_s) == SOON:
+                    self._signals.get(timeout=LINGER_S)
             with self._disk:
                 with self._lock:
+                    stopping = self._stopping
                     lines, self._lines = self._lines, []
-                    waiters, self._waiters = self._waiters, []
-                    last, stopping, self._rung = self.seq, self._stopping, 0
+                    replies, self._replies = self._replies, []
+                    last, self._wanted = self.seq, 0
                 error = self._write(files, lines, last)
-            if waiters:
-                self._tell(waiters, error)
-            self._keep_house(files)
+            if replies:
+                with suppress(RuntimeError):  # the event loop is closed: nobody waits any longer
+                    self._call_soon(send_replies, replies, self._as_error(error) if error else None)
+            pause_s = self._maintain(files)
             if stopping:
                 give_up_at = min(give_up_at, time.monotonic() + CLOSE_S)
                 if not self._unwritten or time.monotonic() >= give_up_at:
                     break
         self._leave(files)
 
-    def _wait(self, files: NodeFiles) -> None:
-        try:
-            if self._bell.get(timeout=self._pause(files)) == SOON:
-                self._bell.get(timeout=LINGER_S)
-        except Empty:
-            return
-
-    def _pause(self, files: NodeFiles) -> float | None:
-        """Seconds until the next retry, seal, sync or check of the free space; None if there is none to wait for."""
-        if self._unwritten:
-            return RETRY_S
-        times: list[float] = []
-        if files.is_open:
-            times.append(files.opened_at + self.options.segment_age_s)
-        if self._dirty:
-            times.append(self._synced_at + self.options.interval_s)
-        if self._is_full:
-            times.append(self._looked_at + LOOK_S)
-        return max(0.0, min(times) - time.monotonic()) if times else None
-
-    def _write(self, files: NodeFiles, lines: list[bytes], last: int) -> Exception | None:
-        """Write these lines, after those that could not be written before. Answers the error if that failed.
+    def _write(self, files: "NodeFiles", lines: list[bytes], last: int) -> Exception | None:
+        """Write these lines, after those that could not be written before. Returns the error if that failed.
 
         Any error counts, such as a lack of memory: without this thread, every push would wait for ever.
         """
@@ -254,54 +261,58 @@ class Writer:
             return None
         try:
             data = b"".join(lines)
-            files.write(data, last, sync=self.options.fsync is Fsync.ALWAYS)
+            files.write(data, last, sync=not self.writes_through)
         except Exception as error:
             self._failed(error)
             self._unwritten, self.backlog = lines, sum(map(len, lines))
             return error
-        self._written(len(data), last)
-        return None
-
-    def _written(self, size: int, last: int) -> None:
         if self.failure:
             log.info("journal_works", extra={"node": self.node})
         self.failure = None
         self._unwritten, self.backlog = [], 0
-        self.entries, self.groups, self.size = last, self.groups + 1, self.size + size
-        self._unlooked += size
-        if self._unlooked >= LOOK_BYTES:
-            self._look()
+        self.entries, self.groups, self.size = last, self.groups + 1, self.size + len(data)
+        self._unchecked += len(data)
+        if self._unchecked >= CHECK_DISK_BYTES:
+            self._check_disk()
         if self.options.fsync is Fsync.INTERVAL and not self._dirty:
-            self._dirty = True
-            self._synced_at = time.monotonic()
+            self._dirty, self._synced_at = True, time.monotonic()
+        return None
+
+    def _maintain(self, files: "NodeFiles") -> float | None:
+        """Sync, seal and check the free space when it is time. Returns the seconds until the next of these or the next
+        retry; None if there is none to wait for.
+        """
+        options, now = self.options, time.monotonic()
+        try:
+            if self._dirty and now >= self._synced_at + options.interval_s:
+                self._sync(files, now)
+            if files.is_open and (files.size >= options.segment_size or now >= files.opened_at + options.segment_age_s):
+                with self._disk:
+                    files.detach()
+            if files.detached:
+                files.seal()
+        except Exception as error:
+            self._failed(error)
+        if now >= self._checked_at + CHECK_DISK_S:
+            self._check_disk()
+        if self._unwritten:
+            return RETRY_S
+        times: list[float] = []
+        if files.is_open:
+            times.append(files.opened_at + options.segment_age_s)
+        if self._dirty:
+            times.append(self._synced_at + options.interval_s)
+        if self.free < options.reserve:
+            times.append(self._checked_at + CHECK_DISK_S)
+        return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _failed(self, error: Exception) -> None:
         if self.failure is None:
             log.error("journal_fails", extra={"node": self.node, "error": str(error) or repr(error)})
         self.failure = error
-        self._look()
+        self._check_disk()
 
-    @property
-    def _is_full(self) -> bool:
-        return self.free < self.options.reserve
-
-    def _keep_house(self, files: NodeFiles) -> None:
-        now = time.monotonic()
-        try:
-            if self._dirty and now >= self._synced_at + self.options.interval_s:
-                self._sync(files, now)
-            if files.is_open and (
-                files.size >= self.options.segment_size or now >= files.opened_at + self.options.segment_age_s
-            ):
-                with self._disk:
-                    files.detach()
-            files.seal()
-        except Exception as error:
-            self._failed(error)
-        if now >= self._looked_at + LOOK_S:
-            self._look()
-
-    def _sync(self, files: NodeFiles, now: float) -> None:
+    def _sync(self, files: "NodeFiles", now: float) -> None:
         """Sync what was written; a write meanwhile sets `_dirty` again. After a failure the next interval is tried."""
         self._dirty = False
         try:
@@ -310,9 +321,9 @@ class Writer:
             self._dirty, self._synced_at = True, now
             raise
 
-    def _look(self) -> None:
+    def _check_disk(self) -> None:
         """Check how many bytes are free on the disk."""
-        self._looked_at, self._unlooked = time.monotonic(), 0
+        self._checked_at, self._unchecked = time.monotonic(), 0
         try:
             found = os.statvfs(self.options.folder)
         except OSError:
@@ -320,7 +331,7 @@ class Writer:
         else:
             self.free = found.f_bavail * found.f_frsize
 
-    def _leave(self, files: NodeFiles) -> None:
+    def _leave(self, files: "NodeFiles") -> None:
         try:
             if self._unwritten:
                 raise OSError(f"{self.backlog} bytes could not be written")
@@ -329,24 +340,14 @@ class Writer:
             log.error("journal_not_closed", extra={"node": self.node, "error": str(error)})
             files.leave_to_successor()
         with self._lock:
-            waiters, self._waiters = self._waiters, []
-        if waiters:
-            self._tell(waiters, OSError("the journal is closed"))
+            replies, self._replies = self._replies, []
+        if replies:
+            with suppress(RuntimeError):
+                self._call_soon(send_replies, replies, self._as_error(OSError("the journal is closed")))
 
 
-def tell_each(waiters: Sequence[Waiter], error: Exception | None) -> None:
-    for waiter in waiters:
-        try:
-            waiter(error)
-        except Exception:
-            log.exception("journal_waiter_failed")
-
-
-def _nobody(error: Exception | None) -> None:
-    """A waiter for `close`: it makes the writer write at once, and needs no answer."""
-
-
-# --- the files
+def _call(function: Callable[..., object], *arguments: object) -> None:
+    function(*arguments)
 
 
 class Detached(NamedTuple):
@@ -371,12 +372,13 @@ class NodeFiles:
         self.last = 0
         self.size = 0
         self.opened_at = 0.0
+        self.is_open = False
+        self.detached: list[Detached] = []
         self._lock = lock
         self._durable = durable
         self._handle = -1
         self._first = 0
         self._new_name = False
-        self._detached: list[Detached] = []
 
     @classmethod
     def create(cls, journal: Path, name: str, *, durable: bool) -> "NodeFiles":
@@ -395,20 +397,18 @@ class NodeFiles:
         lock.path = node / LOCK
         return cls(node, lock, durable=durable)
 
-    @property
-    def is_open(self) -> bool:
-        return self._handle >= 0
-
     def write(self, data: bytes, last: int, *, sync: bool) -> None:
         """Write a group of whole lines, up to the entry `last`: all of it or none. `sync` waits for the disk."""
         try:
-            if self._handle < 0:
+            if not self.is_open:
                 self._open()
             written = os.write(self._handle, data)
             while written < len(data):
                 written += os.write(self._handle, data[written:])
             if sync:
-                self.sync()
+                os.fdatasync(self._handle)
+                if self._new_name:
+                    self._sync_name()
         except Exception:
             self._abandon()
             raise
@@ -417,28 +417,31 @@ class NodeFiles:
 
     def sync(self) -> None:
         """Wait until everything written so far is on the disk."""
-        if self._handle >= 0:
+        if self.is_open:
             os.fdatasync(self._handle)
         if self._new_name:
-            self._new_name = False
-            sync_folder(self.node)
+            self._sync_name()
+
+    def _sync_name(self) -> None:
+        self._new_name = False
+        sync_folder(self.node)
 
     def detach(self) -> None:
         """Set the open segment aside to be sealed; the next write opens a new one."""
-        if self._handle >= 0:
-            self._detached.append(Detached(self._handle, self._first, self.last))
-            self._handle = -1
+        if self.is_open:
+            self.detached.append(Detached(self._handle, self._first, self.last))
+            self.is_open, self._handle = False, -1
 
     def seal(self) -> None:
         """Seal the detached segments. If one fails, it and those behind it stay for the next call."""
-        while self._detached:
-            segment = self._detached[0]
+        while self.detached:
+            segment = self.detached[0]
             if self._durable:
                 os.fsync(segment.handle)
             path = self.node / open_name(segment.first)
             path.rename(self.node / sealed_name(segment.first, segment.last))
             os.close(segment.handle)
-            self._detached.pop(0)
+            self.detached.pop(0)
             if self._durable:
                 sync_folder(self.node)
 
@@ -449,9 +452,9 @@ class NodeFiles:
         self._lock.release(ended=True)
 
     def leave_to_successor(self) -> None:
-        """Let go of a folder that cannot be closed, so that a successor can close it."""
+        """Release a folder that cannot be closed, so that a successor can close it."""
         self.detach()
-        for segment in self._detached:
+        for segment in self.detached:
             os.close(segment.handle)
         self._lock.release(ended=False)
 
@@ -459,13 +462,13 @@ class NodeFiles:
         path = self.node / open_name(self.last + 1)
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._first, self.size, self.opened_at = self.last + 1, 0, time.monotonic()
-        self._new_name = self._durable
+        self.is_open, self._new_name = True, self._durable
 
     def _abandon(self) -> None:
         """Cut the open segment back and stop using it: after a failed write it may hold half a line, and after a
         failed sync nobody knows what it holds.
         """
-        if self._handle < 0:
+        if not self.is_open:
             return
         with suppress(OSError):
             os.ftruncate(self._handle, self.size)
@@ -474,6 +477,6 @@ class NodeFiles:
             return
         with suppress(OSError):
             os.close(self._handle)
-        self._handle = -1
+        self.is_open, self._handle = False, -1
         with suppress(OSError):
             (self.node / open_name(self._first)).unlink(missing_ok=True)

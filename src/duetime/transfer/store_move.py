@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from duetime.client.embedded_engine import embedded_engine
-from duetime.journal import pool_journal
+from duetime.journal import registration
 from duetime.model.errors import Conflict, InvalidRequest, StoreUnavailable
 from duetime.model.ids import IdMaker
 from duetime.model.job import STEP_JOBS, Counts, Job, Moved, State, chunks, sum_counts
@@ -198,18 +198,18 @@ class StoreMove:
 
     async def _join_journals(self) -> None:
         """The journal goes on: the pool is the same one in another store."""
-        here, there = await pool_journal.known(self._source), await pool_journal.known(self._target)
+        here, there = await registration.find_journaling(self._source), await registration.find_journaling(self._target)
         if here is None:
             return
         if there is None:
-            there = await pool_journal.begin(self._target, here.pool)
+            there = await registration.begin_journaling(self._target, here.pool)
         if here.pool != there.pool:
             raise Conflict(
                 f"both stores have a journal, as the pools {here.pool!r} and {there.pool!r}: end one of them with "
                 "`duetime journal end --url URL`"
             )
         if here.since < there.since:
-            await self._target.registry.put(pool_journal.KIND, pool_journal.KEY, msgspec.json.encode(here))
+            await self._target.registry.put(registration.POOL_KIND, registration.POOL_KEY, msgspec.json.encode(here))
 
     async def _take_along(self, report: MoveReport) -> None:
         records = await read_records(self._source.registry)

@@ -6,8 +6,7 @@ import httpx
 import pytest
 
 from duetime.client import AsyncClient, Client
-from duetime.journal.pool_journal import begin
-from duetime.journal.registered_nodes import register
+from duetime.journal.registration import begin_journaling, register
 from duetime.model.clock import ManualClock
 from duetime.model.job import STEP_BYTES, NewJob
 from duetime.model.names import Queue
@@ -220,7 +219,7 @@ async def test_a_pool_without_a_journal_has_no_nodes(http: httpx.AsyncClient) ->
 
 
 async def test_a_pool_that_journals_tells_its_name_and_since_when(http: httpx.AsyncClient, store: Store) -> None:
-    began = await begin(store, "named-by-another-server")
+    began = await begin_journaling(store, "named-by-another-server")
     await register(store, "web-1")
     told = await ok(await http.get("/v1/namespaces/shop/journal-nodes"))
     assert told == {"nodes": [{"node": "web-1", "at": began.since}], "pool": "default", "since": began.since}

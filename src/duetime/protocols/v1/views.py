@@ -8,8 +8,7 @@ from itertools import pairwise
 from msgspec import UNSET
 
 from duetime.engine import Engine
-from duetime.journal.pool_journal import known
-from duetime.journal.registered_nodes import registered
+from duetime.journal.registration import find_journaling, registered
 from duetime.model.clock import MAX_INSTANT, instant_ms
 from duetime.model.errors import InvalidRequest, JobNotFound
 from duetime.model.job import chunks
@@ -118,7 +117,7 @@ async def journal_nodes(request: NativeRequest[None, None]) -> Reply:
         JournalNodeOut(name, one.at, one.last, one.abandoned, one.host, one.pid, one.journal, one.seen_at)
         for name, one in sorted(nodes.items())
     ]
-    journaling = await known(request.engine.store)
+    journaling = await find_journaling(request.engine.store)
     # The server writes its entries under its own name of the pool, whatever the store's record calls it.
     return Reply(200, JournalNodesOut(found, request.pool, journaling.since if journaling else 0))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 
-from duetime.journal.registered_nodes import RegisteredNode
+from duetime.journal.registration import RegisteredNode
 from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.names import DEFAULT_POOL
 from duetime.spark.audit.open_segments import OpenSegments

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from duetime.journal.journal import HOUSEKEEPING_S
 from duetime.journal.options import JournalOptions
-from duetime.journal.registered_nodes import RegisteredNode
+from duetime.journal.registration import RegisteredNode
 from duetime.model.clock import SystemClock
 from duetime.model.ids import IdMaker
 from duetime.model.job import Event

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from duetime.client import calls, store_calls
 from duetime.client.lookup import Lookup
 from duetime.client.store_link import StoreLink
-from duetime.journal import registered_nodes
-from duetime.journal.pool_journal import Journaling
-from duetime.journal.registered_nodes import RegisteredNode
+from duetime.journal import registration
+from duetime.journal.registration import Journaling, RegisteredNode
 from duetime.model.errors import DuetimeError
 from duetime.model.job import Counts, Job
 from duetime.model.names import DEFAULT_NAMESPACE, Queue
@@ -70,15 +69,15 @@ class StoreView:
         Does nothing through a server, which has no call for it: entries of ends and adoptions that get lost are made
         again. The same holds for `sign_off` and `forget`.
         """
-        self._link.on_store(lambda store: registered_nodes.register(store, node))
+        self._link.on_store(lambda store: registration.register(store, node))
 
     def sign_off(self, node: str, last: int) -> None:
         """Note that the node has written its last entry."""
-        self._link.on_store(lambda store: registered_nodes.sign_off(store, node, last))
+        self._link.on_store(lambda store: registration.sign_off(store, node, last))
 
     def forget(self, nodes: Iterable[str]) -> None:
         """Remove the registrations of nodes of which no entry can be missing any more."""
-        self._link.on_store(lambda store: registered_nodes.forget(store, nodes))
+        self._link.on_store(lambda store: registration.forget(store, nodes))
 
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         """Each request has one job; a job that exists is kept."""

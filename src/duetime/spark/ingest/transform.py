@@ -2,7 +2,7 @@
 
 Everything here is a DataFrame -> DataFrame transform in Spark's own functions, so it runs on the JVM of the executors
 and no row passes through Python. A line is either an entry or damaged: its length, its check sum and its JSON are all
-checked, as `journal.lines.read_line` does it.
+checked, as `journal.events.read_line` does it.
 """
 
 from pyspark.sql import Column, DataFrame

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from duetime.journal.events import REPEATED, Draft, Entry, body_fields, place_before_seq, write_line, write_text
-from duetime.journal.registered_nodes import abandon, register, sign_off
+from duetime.journal.registration import abandon, register, sign_off
 from duetime.journal.segments import sealed_name, sync_folder
 from duetime.model.ids import IdMaker
 from duetime.model.job import Event, Job, Moved, NewJob
@@ -216,7 +216,7 @@ def _whole(job: NewJob, moved: Moved) -> dict[str, Any]:
 
 
 def _kept(job: Job) -> dict[str, Any]:
-    """The entry of a job that was there already, as the store has it (see `journal.repeated_pushes`)."""
+    """The entry of a job that was there already, as the store has it (see `RepeatedPushes`)."""
     return {
         "event": Event.ACCEPTED,
         "reason": REPEATED,

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from duetime.client.store_link import opened_store
 from duetime.journal.options import embedded_options
-from duetime.journal.pool_journal import begin, known, refusal
-from duetime.journal.registered_nodes import registered
+from duetime.journal.registration import begin_journaling, find_journaling, refusal_without_journal, registered
 from duetime.model.errors import InvalidSettings
 from duetime.spark.load.options import LoadOptions
 
@@ -22,16 +21,16 @@ async def with_journal(options: LoadOptions) -> LoadOptions:
     if options.is_http:
         return options
     async with opened_store(options.store_url) as store:
-        found = await known(store)
+        found = await find_journaling(store)
         if not found and not options.journal:
             return options
         journal = embedded_options(options.url, options.journal, nodes=await registered(store))
         if journal is None:
             if found:
-                raise refusal(found)
+                raise refusal_without_journal(found)
             return options
         pool = found.pool if found else options.pool
-        await begin(store, pool)
+        await begin_journaling(store, pool)
     return replace(options, journal=str(journal.folder.absolute()), pool=pool)
 
 
@@ -40,7 +39,7 @@ async def refuse_journaled(options: LoadOptions) -> None:
     if options.is_http:
         return
     async with opened_store(options.store_url) as store:
-        found = await known(store)
+        found = await find_journaling(store)
     if found:
         raise InvalidSettings(
             f"the pool {found.pool!r} journals, and .save() writes no journal: write to its server (an http:// url), "

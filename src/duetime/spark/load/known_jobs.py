@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from duetime.client import store_calls
 from duetime.client.event_loop import run
 from duetime.client.store_link import AsyncStoreLink
-from duetime.journal.registered_nodes import RegisteredNode
+from duetime.journal.registration import RegisteredNode
 from duetime.model.ids import IdMaker
 from duetime.spark.audit.journal import JournalIncomplete, JournalNow, Wait, check_complete, read_until
 from duetime.spark.audit.run import WAIT_S

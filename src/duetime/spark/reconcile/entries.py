@@ -40,7 +40,7 @@ class RepairEntries:
         self._folder, self._view, self._run, self._deliver = folder, view, run, deliver
         self._writer: Writer | None = None
         self._begun = 0
-        self._written: Future[Exception | None] = Future()
+        self._written: Future[None] = Future()
         self._written.set_result(None)
 
     @property
@@ -60,10 +60,9 @@ class RepairEntries:
         writer = self._writer or self._begin()
         writer.append_lines(numbered)
         if writer.seq - self._begun >= FLUSH_EVERY:
-            if error := self._written.result(FLUSH_S):
-                raise error
+            self._written.result(FLUSH_S)
             self._begun, self._written = writer.seq, Future()
-            writer.wait(self._written.set_result)
+            writer.flush_to(self._written)
 
     def _begin(self) -> Writer:
         writer = Writer(JournalOptions(self._folder, instance=_instance(self._run)))

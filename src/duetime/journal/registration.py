@@ -1,13 +1,17 @@
-"""The nodes of a pool, as records in the pool's registry: every program whose engine changes jobs is one.
+"""What a pool's registry says of its journal: since when the pool journals, and which programs are its nodes.
 
-A node registers before its first change. A node with a journal signs off with the number of its last entry. So a reader
-knows which nodes exist before any of their entries has arrived, and can tell a complete journal from one of which a
-part is still to come. A node without a journal renews its record, and removes it when its engine stops: as long as it
-may be running, entries of it are missing from the pool's journal. Living nodes with a journal remember the records of
-all nodes, and write them again into a store that was wiped.
+Audit and reconcile cover all events after the pool's journal began. Every engine that opens from then on journals,
+unless its journal is off.
+
+Every program whose engine changes jobs is a node and registers before its first change. A node with a journal signs off
+with the number of its last entry. So a reader knows which nodes exist before any of their entries has arrived, and can
+tell a complete journal from one of which a part is still to come. A node without a journal renews its record, and
+removes it when its engine stops: as long as it may be running, entries of it are missing from the pool's journal.
+Living nodes with a journal remember the records of all nodes, and write them again into a store that was wiped.
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Iterable
@@ -18,16 +22,74 @@ import msgspec
 from msgspec import Struct
 
 from duetime.engine.duties import Rounds, run_duty
-from duetime.model.errors import VersionConflict
+from duetime.model.clock import rfc3339
+from duetime.model.errors import InvalidSettings, VersionConflict
 from duetime.model.ids import IdMaker
 from duetime.stores.base import Store
 from duetime.stores.registry import Record
 
-KIND = "journal_node"
+log = logging.getLogger("duetime.journal")
+
+POOL_KIND, POOL_KEY = "journal", "pool"
+NODE_KIND = "journal_node"
 
 RENEW_EVERY_S = 20.0
 STALE_MS = 60_000
 """A node without a journal that did not renew its record for so long was killed."""
+
+
+# --- the pool
+
+
+class Journaling(Struct, frozen=True):
+    """The record of a pool that journals: since when, in the store's time, and under which name."""
+
+    since: int
+    pool: str
+
+
+async def find_journaling(store: Store) -> Journaling | None:
+    """The pool's record; None if the pool does not journal."""
+    record = await store.registry.get(POOL_KIND, POOL_KEY)
+    return msgspec.json.decode(record.value, type=Journaling) if record else None
+
+
+async def begin_journaling(store: Store, pool: str) -> Journaling:
+    """Make the pool one that journals, if it is not yet; answers the record. Idempotent.
+
+    Programs that run without a journal are named in a warning: what they do is missing from it.
+    """
+    while (found := await find_journaling(store)) is None:
+        await put_journaling(store, Journaling((await store.ping()).now, pool))
+    if others := await nodes_without_journal(store, found.since):
+        programs = [f"{name} (process {node.pid} on {node.host})" for name, node in sorted(others.items())]
+        log.warning("programs_without_journal", extra={"pool": pool, "programs": programs})
+    return found
+
+
+async def put_journaling(store: Store, journaling: Journaling) -> None:
+    """Write the record if there is none."""
+    if await find_journaling(store) is None:
+        with suppress(VersionConflict):  # somebody else was quicker
+            await store.registry.put(POOL_KIND, POOL_KEY, msgspec.json.encode(journaling), if_version=0)
+
+
+async def end_journaling(store: Store) -> bool:
+    """End the pool's journaling, so that engines may start without a journal. False if it did not journal."""
+    await forget(store, [name for name, node in (await registered(store)).items() if node.journal])
+    return await store.registry.delete(POOL_KIND, POOL_KEY)
+
+
+def refusal_without_journal(journaling: Journaling) -> InvalidSettings:
+    """Why a load without a journal must not push into this pool."""
+    return InvalidSettings(
+        f"the pool {journaling.pool!r} has journaled since {rfc3339(journaling.since)}, and what bypasses the journal "
+        "cannot be audited or brought back: name a folder with --journal, DUETIME_JOURNAL, journal in duetime.toml or "
+        "journal= of the client; or end the journal of the whole pool with `duetime journal end`"
+    )
+
+
+# --- its nodes
 
 
 class RegisteredNode(Struct, frozen=True, omit_defaults=True):
@@ -57,13 +119,13 @@ async def register(store: Store, node: str, folder: Path | None = None) -> None:
     """Register a node before it writes entries about the store's pool. Idempotent. A node that signed off is
     registered again. `folder` is the journal's folder on this host.
     """
-    record = await store.registry.get(KIND, node)
+    record = await store.registry.get(NODE_KIND, node)
     if record is None or _decode(record).last is not None:
         at = _decode(record).at if record else (await store.ping()).now
         made = RegisteredNode(at)
         if folder:
             made = RegisteredNode(at, host=socket.gethostname(), folder=str(folder), pid=os.getpid())
-        await store.registry.put(KIND, node, msgspec.json.encode(made))
+        await store.registry.put(NODE_KIND, node, msgspec.json.encode(made))
 
 
 async def sign_off(store: Store, node: str, last: int) -> None:
@@ -77,15 +139,15 @@ async def abandon(store: Store, node: str) -> None:
 
 
 async def _end(store: Store, node: str, last: int | None, *, abandoned: bool) -> None:
-    record = await store.registry.get(KIND, node)
+    record = await store.registry.get(NODE_KIND, node)
     known = _decode(record) if record else RegisteredNode((await store.ping()).now)
     ended = msgspec.structs.replace(known, last=last, abandoned=abandoned)
-    await store.registry.put(KIND, node, msgspec.json.encode(ended))
+    await store.registry.put(NODE_KIND, node, msgspec.json.encode(ended))
 
 
 async def registered(store: Store) -> dict[str, RegisteredNode]:
     """All nodes by name."""
-    return {record.key: _decode(record) for record in await store.registry.list_records(KIND)}
+    return {record.key: _decode(record) for record in await store.registry.list_records(NODE_KIND)}
 
 
 async def nodes_without_journal(store: Store, since: int) -> dict[str, RegisteredNode]:
@@ -100,7 +162,7 @@ async def nodes_without_journal(store: Store, since: int) -> dict[str, Registere
 async def forget(store: Store, nodes: Iterable[str]) -> None:
     """Remove the records of nodes of which no entry can be missing any more."""
     for node in nodes:
-        await store.registry.delete(KIND, node)
+        await store.registry.delete(NODE_KIND, node)
 
 
 def _decode(record: Record) -> RegisteredNode:
@@ -116,7 +178,8 @@ class NodeRegistration:
         self._store, self._folder = store, folder
         self._has_journal = bool(node)
         self._node = node or f"{socket.gethostname()}-{os.getpid()}-{IdMaker().make()}"
-        self._known: dict[str, bytes] = {}
+        self._copied: dict[str, bytes] = {}
+        self._own = b""
         self._version = 0
         self._began_at = 0
         self.is_made = False
@@ -130,7 +193,8 @@ class NodeRegistration:
                 return
             if self._has_journal:
                 await register(self._store, self._node, self._folder)
-                await self._learn()
+                await self._copy()
+                self._own = self._copied[self._node]
             else:
                 await self._put_without_journal()
             self.is_made = True
@@ -140,7 +204,7 @@ class NodeRegistration:
         self._began_at = self._began_at or now
         host, pid = socket.gethostname(), os.getpid()
         record = RegisteredNode(self._began_at, host=host, pid=pid, journal=False, seen_at=now)
-        await self._store.registry.put(KIND, self._node, msgspec.json.encode(record))
+        await self._store.registry.put(NODE_KIND, self._node, msgspec.json.encode(record))
 
     async def keep_renewed(self) -> None:
         """Renew the record of an engine without a journal until cancelled."""
@@ -156,19 +220,24 @@ class NodeRegistration:
         async with self._making:
             was_made, self.is_made, self._has_ended = self.is_made, False, True
             if was_made:
-                await self._store.registry.delete(KIND, self._node)
+                await self._store.registry.delete(NODE_KIND, self._node)
 
     async def renew(self) -> None:
-        """Copy the records of all nodes, or write the copied ones again if the store was wiped."""
+        """Copy the records of all nodes. If the own one is gone because the pool's journal was ended, write it again
+        when another journal has begun.
+        """
         if not self.is_made:
             return
-        if await self._store.registry.get(KIND, self._node) is not None:
-            await self._learn()
-            return
-        # The own record comes last: as long as it is missing, a renewal that broke off is begun again.
-        for node, value in sorted(self._known.items(), key=lambda known: known[0] == self._node):
+        await self._copy()
+        if self._node not in self._copied and await find_journaling(self._store) is not None:
+            with suppress(VersionConflict):
+                await self._store.registry.put(NODE_KIND, self._node, self._own, if_version=0)
+
+    async def restore(self) -> None:
+        """Write the copied records again into a store that was wiped."""
+        for node, value in self._copied.items():
             with suppress(VersionConflict):  # somebody else was quicker
-                await self._store.registry.put(KIND, node, value, if_version=0)
+                await self._store.registry.put(NODE_KIND, node, value, if_version=0)
         self._version = 0
 
     async def end(self, last: int) -> None:
@@ -176,12 +245,14 @@ class NodeRegistration:
             self.is_made, self._has_ended = False, True
             await sign_off(self._store, self._node, last)
 
-    async def _learn(self) -> None:
+    async def _copy(self) -> None:
         changes = await self._store.registry.changes(self._version)
+        if changes.version < self._version:
+            return  # the store was wiped a moment ago: the copy is still needed
         if changes.whole:
-            self._known.clear()
+            self._copied.clear()
         for kind, node in changes.deleted:
-            if kind == KIND:
-                self._known.pop(node, None)
-        self._known |= {record.key: record.value for record in changes.records if record.kind == KIND}
+            if kind == NODE_KIND:
+                self._copied.pop(node, None)
+        self._copied |= {record.key: record.value for record in changes.records if record.kind == NODE_KIND}
         self._version = changes.version
