@@ -7,7 +7,7 @@ from duetime.console import visit
 from duetime.console.formats import ENGLISH_UNITS, seconds, span
 from duetime.console.languages import LANGUAGES, catalogue, choose, say, translate
 from duetime.model.humanise import exact_duration
-from duetime.stores.redis.reads import _persistence
+from duetime.stores.redis.store import _persistence
 from tests.console.conftest import Visitor
 from tests.console.visible_words import english_words
 from tests.plugins.serving import serving

@@ -5,6 +5,7 @@ change; where there is one, it counts and not the header. A *moved* is one event
 and the attributes.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from struct import Struct
@@ -199,3 +200,19 @@ def _state_of(state: int, at: int, now: int) -> State:
 
 def read_totals(packed: bytes) -> list[int]:
     return [int.from_bytes(packed[at : at + 6]) for at in range(0, TOTALS_BYTES, 6)]
+
+
+log = logging.getLogger("duetime.stores")
+
+
+def read_happened(queue: Queue, pairs: list[bytes]) -> list[Moved]:
+    """Reads a list of id, moved, id, moved ... An empty moved means that the job was set aside; that is logged."""
+    happened: list[Moved] = []
+    for i in range(0, len(pairs), 2):
+        job_id, moved = pairs[i], pairs[i + 1]
+        if moved:
+            happened.append(read_moved(job_id.decode(), moved))
+        else:
+            shown = job_id.decode(errors="backslashreplace")
+            log.error("damaged_job_set_aside", extra={"queue": str(queue), "job": shown})
+    return happened

@@ -1,14 +1,19 @@
-"""The Redis store: the hot path.
+"""The Redis store.
 
 Every step is one run of one Lua script, and so it is atomic; lua/modules/keys.lua describes the layout. Jobs go
 in and come out as flat lists of bytes, which keeps a batch cheap on both sides.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from itertools import islice
-from typing import Any, TypeVar
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from struct import Struct
+from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import astuple
+from redis.exceptions import OutOfMemoryError
 
 from duetime.model.clock import Clock
 from duetime.model.errors import (
@@ -20,28 +25,64 @@ from duetime.model.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Event, Lease, Moved, chunks
+from duetime.model.job import (
+    DAY_MS,
+    STEP_BYTES,
+    STEP_JOBS,
+    TOTAL_DAYS,
+    Counts,
+    Delivery,
+    Event,
+    Job,
+    Lease,
+    Moved,
+    QueueTotals,
+    State,
+    Totals,
+    chunks,
+    utc_date,
+)
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, Reaped, Reserved, Wake, Withdrawal
+from duetime.stores.base import (
+    MAX_WAKE_RESULTS,
+    Ask,
+    Page,
+    Purged,
+    Push,
+    Pushed,
+    QueueRules,
+    Reaped,
+    Reserved,
+    RulesChange,
+    StoreInfo,
+    Wake,
+    Withdrawal,
+)
 from duetime.stores.direct import UnusualQueues
-from duetime.stores.redis import keys, one_job, pushes
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, distinct_finishes, following_jobs
+from duetime.stores.redis import keys, one_job, pushes, walk
 from duetime.stores.redis.codec import (
     LEASED,
     REASONS,
     RECORD,
+    TOTALS_BYTES,
+    PackedEntry,
     pack_fence,
+    pack_options,
+    read_happened,
     read_info,
+    read_job,
     read_moved,
+    read_totals,
 )
 from duetime.stores.redis.connect import connect
-from duetime.stores.redis.damage import read_happened
 from duetime.stores.redis.direct import DirectRedis
-from duetime.stores.redis.finishing import RedisFinishing
 from duetime.stores.redis.link import Link
 from duetime.stores.redis.pipe import Argument, pack_arguments
 from duetime.stores.redis.posted import PostedRedis
-from duetime.stores.redis.pushes import Batch
-from duetime.stores.redis.scripts import checked
+from duetime.stores.redis.pushes import Batch, read_refusal
+from duetime.stores.redis.registry import RedisRegistry
+from duetime.stores.redis.scripts import Scripts, checked
 
 AGENDA_PAGE = 16
 """How many queues of each partition are looked at in one round of reaping."""
@@ -51,14 +92,23 @@ REAP_ROUNDS = 8
 NEVER = float("inf")
 """The time in the agenda of a queue that does not need the reaper."""
 
+COUNTING_STEPS = 100_000
+"""How often a count is repeated at most. No sweep needs as many steps; the bound only prevents an endless loop."""
+SCAN_KEYS = 1000
+_KEPT = Struct(">QQ")
+"""What stands before a result: kept_until and born."""
+
 T = TypeVar("T")
 
 
-class RedisStore(RedisFinishing):
+class RedisStore:
     """Keeps the contract of `stores.base.Store`."""
 
     def __init__(self, link: Link, clock: Clock | None) -> None:
-        super().__init__(link, clock)
+        self._link, self._clock = link, clock
+        self._scripts = Scripts(link)
+        self._version = ""
+        self.registry = RedisRegistry(link, self._scripts, clock)
         self._unusual = UnusualQueues()
         self._url = ""
 
@@ -73,6 +123,10 @@ class RedisStore(RedisFinishing):
             await store.close()
             raise
         return store
+
+    def _now(self) -> Argument:
+        """The time as scripts take it: that of the given clock, or an empty text, and then they ask Redis."""
+        return "" if self._clock is None else self._clock.now_ms()
 
     # --- see stores/direct.py
 
@@ -204,6 +258,53 @@ class RedisStore(RedisFinishing):
         self._unusual.add("ack_one", queue)
         return None
 
+    async def finish(self, queue: Queue, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]:
+        answers: list[Finished | DuetimeError | None] = []
+        for some in distinct_finishes(finishes):
+            arguments = [argument for one in some for argument in _arguments(one)]
+            try:
+                now, *found = await self._scripts.run(
+                    "finish", keys.prefix(queue), self._now(), STEP_BYTES, MAX_WAKE_RESULTS, *arguments, again=True
+                )
+            except StoreUnavailable as error:
+                if not answers:
+                    raise
+                return answers + [error] * (len(finishes) - len(answers))  # those before it have happened
+            answers += [_read_finished(one, answer, now) for one, answer in zip(some, found, strict=True)]
+        return answers
+
+    async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
+        if not ids:
+            return []
+        found = await self._scripts.run(
+            "results", keys.prefix(queue), self._now(), STEP_BYTES, *ids[:STEP_JOBS], again=True
+        )
+        return [_read_kept(job_id, value) for job_id, value in zip(ids, found, strict=False)]
+
+    async def joins(self, queue: Queue, *, after: str = "") -> Sequence[JoinCount]:
+        prefix, cursor = keys.prefix(queue), b"0"
+        found: set[str] = set()
+        start = f"{prefix}:join:"
+        while True:
+            command = ("SCAN", cursor, "MATCH", f"{start}*", "COUNT", SCAN_KEYS)
+            cursor, page = checked([await self._link.call(prefix, command, again=True)])[0]
+            found |= {key.decode().removeprefix(start) for key in page}
+            if cursor == b"0":
+                break
+        names: list[str] = sorted(name for name in found if name > after)
+        counting: list[JoinCount] = []
+        for at in range(0, len(names), STEP_JOBS):
+            some = names[at : at + STEP_JOBS]
+            flat = await self._scripts.run("joins", prefix, self._now(), *some, again=True)
+            counting += [JoinCount(some[int(flat[i]) - 1], flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)]
+            if len(counting) >= STEP_JOBS:
+                break
+        return counting[:STEP_JOBS]
+
+    async def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
+        arguments = [argument for one in joins for argument in (one.name, one.count, one.left_ms)]
+        await self._scripts.run("raise_joins", keys.prefix(queue), self._now(), *arguments, again=True)
+
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         return _held(lease, await self._on_lease("release", lease, delay_ms, error))
 
@@ -329,6 +430,133 @@ class RedisStore(RedisFinishing):
                 else:
                     yield Wake(Queue.parse(name), int(news))
 
+    # --- looking and administering
+
+    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
+        by_partition: dict[str, list[int]] = {}
+        prefixes = [keys.prefix(queue) for queue in queues]
+        for index, prefix in enumerate(prefixes):
+            by_partition.setdefault(prefix[:7], []).append(index)
+        groups = list(by_partition.values())
+        runs = [([prefixes[index] for index in group], ()) for group in groups]
+        answers = checked(await self._scripts.run_many("heads", runs))
+        heads: list[int | None] = [None] * len(queues)
+        for group, answer in zip(groups, answers, strict=True):
+            for index, head in zip(group, answer, strict=True):
+                heads[index] = head
+        return heads
+
+    async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
+        if not ids:
+            return []
+        now, *entries = await self._scripts.run(
+            "get", keys.prefix(queue), self._now(), STEP_BYTES, *ids[:STEP_JOBS], again=True
+        )
+        found = zip(ids, entries, strict=False)
+        return [None if entry is None else read_job(queue, name, PackedEntry(*entry), now) for name, entry in found]
+
+    async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
+        place = cursor.split(":", 2) if cursor else ("", "", "")
+        limit = min(limit, STEP_JOBS)
+        arguments = (STEP_BYTES, state, limit, limit + STEP_JOBS, *place)
+        now, more, priority, at, last, *flat = await self._scripts.run(
+            "list", keys.prefix(queue), self._now(), *arguments, again=True
+        )
+        jobs = [
+            read_job(queue, flat[i].decode(), PackedEntry(*flat[i + 1 : i + 5]), now) for i in range(0, len(flat), 5)
+        ]
+        return Page(jobs, f"{priority}:{at.decode()}:{last.decode()}" if more else None)
+
+    async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
+        counted: list[Counts] = [Counts()] * len(queues)
+        left = list(range(len(queues)))
+        for _ in range(COUNTING_STEPS):
+            runs = [([keys.prefix(queues[i])], (self._now(), STEP_JOBS, STEP_BYTES)) for i in left]
+            answers = checked(await self._scripts.run_many("counts", runs))
+            behind: list[int] = []
+            for index, answer in zip(left, answers, strict=True):
+                if len(answer) == 1:
+                    behind.append(index)
+                else:
+                    now, delayed, ready, leased, dead, expired, damaged = answer
+                    counted[index] = Counts(delayed, ready, leased, dead, expired, now, damaged)
+            left = behind
+            if not left:
+                return counted
+        raise StoreUnavailable(f"the jobs of {queues[left[0]]} that became due are too many to be counted")
+
+    async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
+        runs = [([keys.prefix(queue)], (self._now(),)) for queue in queues]
+        return [_read_totals(*answer) for answer in checked(await self._scripts.run_many("totals", runs))]
+
+    async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
+        members = checked(await self._link.many([(key, ("ZRANGE", key, 0, -1)) for key in keys.AGENDAS]))
+        known = (Queue.parse(name.decode()) for names in members for name in names)
+        return sorted(queue for queue in known if namespace in (None, queue.namespace))
+
+    async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
+        below = await self._scripts.run("histogram", keys.prefix(queue), *edges, again=True)
+        return [high - low for low, high in pairwise(below)]
+
+    async def respawn(
+        self,
+        queue: Queue,
+        *,
+        ids: Sequence[str] | None = None,
+        limit: int = 1,
+        ttl_ms: int = 0,
+        tries: int | None = None,
+    ) -> Sequence[Moved]:
+        count = min(limit, STEP_JOBS) if ids is None else ""
+        if count == 0:
+            return []
+        chosen = ids[:STEP_JOBS] if ids is not None else ()
+        arguments = (ttl_ms, "" if tries is None else tries, count, *chosen)
+        answer = await self._scripts.run("respawn", keys.prefix(queue), self._now(), *arguments)
+        return read_happened(queue, answer)
+
+    async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
+        everything = limit is None and set(states) == set(State)
+        step = "" if everything else STEP_JOBS if limit is None else min(limit, STEP_JOBS)
+        wanted = "" if limit is None else limit
+        now, removed, more = await self._scripts.run(
+            "purge", keys.prefix(queue), self._now(), step, wanted, STEP_JOBS, *states
+        )
+        return Purged(removed, now, more=bool(more))
+
+    async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
+        wanted = ["" if value is UNSET else int(value) for value in astuple(change or RulesChange())]
+        paused, strict, expired_to_dead, max_jobs, max_body, kept, offline = await self._scripts.run(
+            "configure", keys.prefix(queue), "0" if change is None else "1", *wanted, again=True
+        )
+        flags = bool(paused), bool(strict), bool(expired_to_dead)
+        return QueueRules(*flags, max_jobs, max_body, bool(kept), bool(offline))
+
+    async def ping(self) -> StoreInfo:
+        commands = ("TIME",), ("SET", keys.EPOCH, secrets.token_hex(8), "NX"), ("GET", keys.EPOCH)
+        commands = *commands, ("INFO", "memory"), ("INFO", "persistence")
+        answers = await self._link.many([(keys.EPOCH, command) for command in commands])
+        if isinstance(answers[1], OutOfMemoryError) and answers[2]:
+            answers[1] = None  # a full Redis refuses SET before it looks at NX; the epoch is there, so all is well
+        time, _, epoch, memory, persistence = checked(answers)
+        if not self._version:
+            server = checked([await self._link.call(keys.EPOCH, ("INFO", "server"), again=True)])[0]
+            self._version = _info(server).get("redis_version", "")
+        now = self._clock.now_ms() if self._clock else int(time[0]) * 1000 + int(time[1]) // 1000
+        used, limit = (int(_info(memory).get(name, 0)) for name in ("used_memory", "maxmemory"))
+        said = _persistence(_info(persistence))
+        return StoreInfo("redis", self._version, epoch.decode(), now, used, limit, persistence=said)
+
+    async def check(self) -> Sequence[str]:
+        problems: list[str] = []
+        for queue in await self.queues():
+            [counts], [totals] = await self.counts([queue]), await self.totals([queue])
+            problems += await walk.check_queue(self._link, queue, counts, totals.running)
+        return problems
+
+    async def close(self) -> None:
+        await self._link.close()
+
 
 def _with_infos(deliveries: Iterable[list[Delivery]], infos: Iterable[bytes | None]) -> list[list[Delivery]]:
     left = iter(infos)
@@ -374,3 +602,63 @@ def _read_rescheduled(job_id: str, answer: bytes | None) -> Moved | DuetimeError
 
 def _lease_lost(lease: Lease) -> LeaseLost:
     return LeaseLost.of(lease.id, lease.attempt)
+
+
+def _arguments(one: Finish) -> Iterator[Argument]:
+    lease = one.lease
+    yield lease.id
+    yield pack_fence(LEASED, lease.born, lease.attempt)
+    yield one.result or b""
+    yield one.result_ttl_ms if one.keeps_result else 0
+    join = one.join
+    yield from (join.name, join.of, join.life_ms, len(join.then)) if join else ("", 0, 0, 0)
+    yield len(one.then)
+    for job in [*one.then, *join.then] if join else one.then:
+        yield job.id
+        yield pack_options(job)
+        yield f"+{job.delay_ms}" if job.due_at is None else job.due_at
+        yield job.body
+
+
+def _read_finished(one: Finish, answer: Any, now: int) -> Finished | DuetimeError | None:
+    lease = one.lease
+    if isinstance(answer, list):
+        joined, *moves = cast("list[Any]", answer)
+        then = [read_moved(job.id, moved) for job, moved in zip(following_jobs(one, joined), moves, strict=True)]
+        return Finished(Moved(Event.ACKED, lease.id, lease.born, lease.attempt), then, now, joined)
+    text = answer.decode()
+    if text == "g":
+        return None
+    if text == "l":
+        return LeaseLost.of(lease.id, lease.attempt)
+    return read_refusal([*one.then, *(one.join.then if one.join else ())], None, text)
+
+
+def _read_kept(job_id: str, value: bytes | None) -> KeptResult | None:
+    if value is None:
+        return None
+    kept_until, born = _KEPT.unpack_from(value)
+    return KeptResult(job_id, born, value[_KEPT.size :], kept_until)
+
+
+def _read_totals(now: int, flat: Sequence[bytes]) -> QueueTotals:
+    found = {
+        int(day): read_totals(packed)
+        for day, packed in zip(flat[::2], flat[1::2], strict=True)
+        if day.isdigit() and len(packed) == TOTALS_BYTES
+    }
+    first = now // DAY_MS - TOTAL_DAYS + 1
+    days = {utc_date(day): Totals(*numbers) for day, numbers in sorted(found.items()) if day >= first}
+    return QueueTotals(Totals(*map(sum, zip(*found.values(), strict=True))), days)
+
+
+def _persistence(info: Mapping[str, str]) -> str:
+    """What INFO tells; how often snapshots are made is known to CONFIG alone, which many servers forbid."""
+    if info.get("aof_enabled") != "1":
+        return "snapshots at most, no append-only file"
+    failed = info.get("aof_last_write_status", "ok") != "ok"
+    return "append-only file, which cannot be written" if failed else "append-only file"
+
+
+def _info(answer: Any) -> dict[str, str]:
+    return dict(line.partition(":")[::2] for line in answer.decode().splitlines())
