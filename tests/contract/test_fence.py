@@ -4,7 +4,8 @@ An id is used again and again in each way there is, with the clock standing stil
 leases ever held on it are tried after each step. Only the last one may work.
 """
 
-from collections.abc import Awaitable, Callable
+import random
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -131,16 +132,32 @@ async def refuses_everywhere(store: Store, lease: Lease) -> None:
             await act()
 
 
-@pytest.mark.parametrize("walk", WALKS)
-@pytest.mark.parametrize("reuse", REUSES)
+@pytest.mark.parametrize(
+    ("reuse", "walk"),
+    [(reuse, "back and forth") for reuse in REUSES]
+    + [("ack_and_push", walk) for walk in WALKS if walk != "back and forth"],
+)
 async def test_old_leases_move_nothing(
     store: Store, store_kind: str, clock: ManualClock, reuse: str, walk: str, scale: int
 ) -> None:
-    leases = [await given_leased(store, "a", tries=0)]
     # What the API passes on of a lease does not depend on how many came before; the fence itself stands in the store.
     steps = WALKS[walk] if scale > 1 or store_kind not in HTTP_KINDS else WALKS[walk][:2]
+    await old_leases_move_nothing(store, clock, [(reuse, step) for step in steps])
 
-    for step in steps:
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_old_leases_move_nothing_after_random_reuses(store: Store, clock: ManualClock, seed: int) -> None:
+    chance = random.Random(seed)
+    steps = [step for walk in WALKS.values() for step in walk]
+    await old_leases_move_nothing(
+        store, clock, [(chance.choice(list(REUSES)), chance.choice(steps)) for _ in range(len(REUSES))]
+    )
+
+
+async def old_leases_move_nothing(store: Store, clock: ManualClock, history: Sequence[tuple[str, int]]) -> None:
+    leases = [await given_leased(store, "a", tries=0)]
+
+    for reuse, step in history:
         # When the id is used again
         clock.set(NOW + step)
         await REUSES[reuse](store, clock, leases[-1])

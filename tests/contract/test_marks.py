@@ -116,13 +116,12 @@ async def test_a_digest_is_any_bytes(store: Store, digest: bytes) -> None:
         await push(store, job("a"), mark=mark(digest=digest + b"\0"))
 
 
-@pytest.mark.parametrize("name", ["1", "a b:c/d", "it's", "日本", "load-2027-01-15T08:00:00Z#12", "x" * 255])
 @pytest.mark.store_only
-async def test_a_name_is_any_text(store: Store, name: str) -> None:
-    await push(store, job("a"), mark=mark(name))
-
-    assert (await push(store, job("a"), mark=mark(name))).repeated
-    assert not (await push(store, job("a"), mark=mark(name + "x"))).repeated
+async def test_a_name_is_any_text(store: Store) -> None:
+    for name in ["1", "a b:c/d", "it's", "日本", "load-2027-01-15T08:00:00Z#12", "x" * 255]:
+        assert not (await push(store, job("a"), mark=mark(name))).repeated
+        assert (await push(store, job("a"), mark=mark(name))).repeated
+        assert not (await push(store, job("a"), mark=mark(name + "x"))).repeated
 
 
 async def test_a_mark_lives_for_its_life(store: Store, clock: ManualClock) -> None:

@@ -57,14 +57,15 @@ async def test_each_write_bumps_the_one_version(registry: Registry) -> None:
     assert await version(registry) == third.version
 
 
-@pytest.mark.parametrize("text", ["a b", "a:b/c", 'it\'s "q"', "日本 🙂", "%_*?[]", "", "x" * 500])
-async def test_keys_are_any_text(registry: Registry, text: str) -> None:
-    record = await registry.put("kind", text, b"value")
-    await registry.put("kind", text + "x", b"other")
-
-    assert await registry.get("kind", text) == record
-    assert await registry.delete("kind", text)
-    assert [each.key for each in await registry.list_records("kind")] == [text + "x"]
+async def test_keys_are_any_text(registry: Registry) -> None:
+    texts = ["a b", "a:b/c", 'it\'s "q"', "日本 🙂", "%_*?[]", "", "x" * 500]
+    for text in texts:
+        record = await registry.put("kind", text, b"value")
+        await registry.put("kind", text + "x", b"other")
+        assert await registry.get("kind", text) == record
+        assert await registry.delete("kind", text)
+        assert await registry.get("kind", text) is None
+    assert [each.key for each in await registry.list_records("kind")] == sorted(text + "x" for text in texts)
 
 
 @pytest.mark.parametrize("value", [b"", b"x" * 1_000_000], ids=["empty", "large"])
