@@ -399,7 +399,7 @@ async def test_who_listens_hears_again_after_the_session_was_ended(
 async def test_an_announcement_that_is_committed_late_is_heard(
     store: MysqlStore, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duetime.stores.mysql.store.PATIENCE_S", 60)
+    monkeypatch.setattr("duetime.stores.mysql.store.GAP_S", 60)
     other = await MysqlStore.open(mysql_server.url)
     wakes = aiter(store.wakeups())
     assert await anext(wakes) == Wake()

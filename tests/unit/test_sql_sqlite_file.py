@@ -88,7 +88,7 @@ async def test_the_log_is_written_ahead_and_synced_in_full_unless_told_otherwise
 
 
 async def test_an_unknown_word_for_synchronous_is_refused(path: Path) -> None:
-    with pytest.raises(InvalidSettings, match="synchronous is one of OFF, NORMAL, FULL, EXTRA, not 'maybe'"):
+    with pytest.raises(InvalidSettings, match="synchronous must be one of OFF, NORMAL, FULL, EXTRA, got 'maybe'"):
         await SqliteStore.open(path, synchronous="maybe")
     assert size(path) == 0
 
@@ -276,7 +276,7 @@ async def test_pushes_that_do_not_look_at_a_large_disk_are_few(path: Path) -> No
 
 
 async def test_a_reserve_is_a_size(path: Path) -> None:
-    with pytest.raises(InvalidSettings, match="reserve is a size"):
+    with pytest.raises(InvalidSettings, match="reserve must be a size"):
         await open_store(f"sqlite://{path}?reserve=much")
 
 

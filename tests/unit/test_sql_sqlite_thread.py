@@ -61,7 +61,7 @@ async def push(store: SqliteStore, job_id: str, queue: Queue = QUEUE) -> Pushed:
 
 
 async def announcing_transactions(store: SqliteStore) -> int:
-    meta = await store._look(True)
+    meta = await store._poll_meta(True)
     assert meta is not None
     return meta.wakes
 

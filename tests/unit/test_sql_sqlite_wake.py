@@ -34,13 +34,13 @@ async def test_a_file_is_looked_at_only_while_somebody_waits(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wake_module, "AWAKE_S", 0.1)
-    looks, look_once = list[float](), store._hub._look  # type: ignore[attr-defined]
+    looks, look_once = list[float](), store._hub._read_meta  # type: ignore[attr-defined]
 
     async def look(always: bool) -> Meta | None:
         looks.append(monotonic())
         return await look_once(always)
 
-    monkeypatch.setattr(store._hub, "_look", look)
+    monkeypatch.setattr(store._hub, "_read_meta", look)
     async with Engine(store) as engine:
         await until(lambda: looks and monotonic() - looks[-1] > 0.5)
 

@@ -1,15 +1,15 @@
 """The store contract: everything that can be done to jobs, and nothing else.
 
-A store keeps jobs in places (waiting, leased, dead) and moves them in atomic steps. It validates nothing that the
-engine has validated (names, ids, sizes); it decides only what must be decided in the same step:
-existence, the fence, time, the queue's own rules. The one test suite in tests/contract runs on every implementation.
+A store keeps jobs in places (waiting, leased, dead) and moves them in atomic steps. The engine has validated names,
+ids and sizes; the store decides only what must be decided in the same step: existence, the fence, time, the queue's
+own rules. The test suite in tests/contract runs on every implementation.
 
-Said once for all verbs:
+What holds for all verbs:
 
 - *Clock.* The store's own clock decides. Delays, ttl and ttr come in as durations and become instants there. A store
   that was opened with a `clock` takes the time from that one instead; tests set the time this way.
 - *Expired* means now > expires_at while waiting. An expired job counts as absent for every verb that names an id and
-  is never delivered, whether or not the reaper has come by. A push or a reserve that meets one ends it and reports it.
+  is never delivered, even before the reaper has ended it. A push or a reserve that meets one ends it and reports it.
 - *Fence.* A verb on a lease works while queue, id, born and attempt match a leased job. A lease whose time ran out
   is held until the reaper takes it back.
 - *born* is the store's now at a push, raised above the queue's floor: born = max(now, floor + 1). The floor rises to
@@ -19,8 +19,8 @@ Said once for all verbs:
   borns of other new queues.
 - *Ends.* A job that is out of tries and expired ends by "tries", so that it is never dropped silently.
 - *Order.* Within a priority: due_at, then id (by code point).
-- *Wakes.* Every step that puts a job into waiting announces (queue, due_at) if it is now the queue's earliest; so
-  does a resume.
+- *Wakes.* Every step that lets a job wait announces (queue, due_at) if that job is now the queue's earliest; so does
+  a resume.
 - *Errors.* StoreUnavailable when the store cannot be reached (its `outcome_unknown` says whether the call may have
   taken effect), StoreFull when only room is missing, StoreDamaged for foreign data under our keys. A call that
   carries several requests answers each on its own, with an error as a value; one bad request never fails its
@@ -53,7 +53,7 @@ REPAIR_LIFE_MS = 86_400_000
 
 
 class Mark(Struct, frozen=True):
-    """Makes a push happen once: `name` is unique in the queue, `digest` tells requests with the same name apart.
+    """Makes a push happen once: `name` is unique in the queue, `digest` distinguishes requests with the same name.
 
     The store keeps the mark for `life_ms`. `brief` promises that a repeated request brings the same ids and times, so
     that a store need not keep them: a mark for 500 jobs then costs as much as one for a single job.
@@ -164,9 +164,9 @@ class Reaped(Struct, frozen=True):
     """What a reap moved, by queue.
 
     `next_at` is a lower bound of the next lease end or expiry in the store. It is not after `now` if there is more to
-    do at once. `pushed` are the jobs that other programs have written in transactions of their own (`push_in`), each as
-    a request with its answer: they wait in their queues now, and were on nobody's record before. Their `receipts` go
-    into the next call when they are on record. If they never do, a later call, of any process, tells of the jobs again.
+    do immediately. `pushed` are the jobs that were imported from the outbox (`push_in`), each as a request with its
+    answer: they wait in their queues now, and no journal has them yet. Pass their `receipts` to the next call when the
+    journal has them. Without that, a later call of any process returns the jobs again.
     """
 
     moved: Mapping[Queue, Sequence[Moved]]
@@ -238,7 +238,7 @@ class Withdrawal(Struct, frozen=True):
 class StoreInfo(Struct, frozen=True):
     """`epoch` is drawn once per data set: another epoch under the same URL means that the store was wiped.
 
-    `used_bytes` of `max_bytes` tells how full the server's memory or the disk is, with everything that is kept there.
+    `used_bytes` of `max_bytes` says how full the server's memory or the disk is, with everything that is kept there.
     `max_bytes` is 0 where there is no limit or none is known.
     `problems`, by name: the parts of the store that do not answer while the others serve.
     `persistence` says in a few words what survives a crash of the store's server; it is empty where that is not known.
@@ -259,7 +259,7 @@ class StoreInfo(Struct, frozen=True):
 
 
 class Wake(Struct, frozen=True):
-    """A job waits in `queue` from `due_at` on. Without a queue: wakes may have been missed, look everywhere.
+    """A job waits in `queue` from `due_at` on. Without a queue: wakes may have been missed, so check every queue.
 
     With `results`: results of these jobs of the queue were kept, and no job is announced; an empty tuple stands for
     more of them than a wake names.
@@ -292,7 +292,7 @@ class Store(Protocol):
         mark is set in the same step, and a request whose mark exists does nothing and answers what it answered then.
         Order of checks within a request: mark, then job by job (first refusal wins): offline, max_body, expiry,
         if_exists, max_jobs (only a job that adds to the number of jobs can be refused for it).
-        An id that stands twice in one request is its own conflict: its second place sees the first.
+        An id that occurs twice in one request conflicts with itself: the second occurrence sees the first.
         Cost O(log n) per job. Values: JobExists, ExpiresBeforeDue, BodyTooLarge, QueueFull, TopicOffline,
         MarkMismatch, StoreFull.
         """
@@ -302,8 +302,8 @@ class Store(Protocol):
         """Lease ready jobs to consumers, ask by ask, each delivery one attempt and one used try.
 
         Atomic for the whole call. Not idempotent: a lost answer leaves leases that lapse. A paused queue gives none.
-        At most STEP_JOBS jobs are looked at, and at least one is given whatever its size. Cost O(log n) per job
-        looked at.
+        At most STEP_JOBS jobs are scanned, and at least one is leased whatever its size. Cost O(log n) per job
+        scanned.
         """
         ...
 
@@ -346,9 +346,9 @@ class Store(Protocol):
         ...
 
     async def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
-        """Let joins have seen at least so many finishes, and count for at least so long from now.
+        """Raise the counts of joins to at least these, and the time for which they count to at least these from now.
 
-        Nothing follows from it, whatever the counts. Atomic per join. Idempotent. At most STEP_JOBS in a call.
+        No job follows from it, whatever the counts. Atomic per join. Idempotent. At most STEP_JOBS in a call.
         """
         ...
 
@@ -406,8 +406,8 @@ class Store(Protocol):
         ...
 
     async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
-        """Take back leases that ran out (as release with delay 0) and end expired jobs, in all queues. Take in the jobs
-        of other programs' transactions, where the store has such; `recorded` are receipts of earlier calls.
+        """Take back leases that ran out (as release with delay 0) and end expired jobs, in all queues. Import jobs from
+        the outbox, where the store has one; `recorded` are receipts of earlier calls.
 
         Moves at most `limit` jobs, earliest first within a queue. Events: lease_expired, dead, expired. Atomic per
         queue. Safe to run in many processes. Cost O(log n) per job moved, plus O(1) per idle call, whatever the number
@@ -422,7 +422,7 @@ class Store(Protocol):
         """
         ...
 
-    # --- looking and administering
+    # --- reading and administering
 
     async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
         """The earliest due_at per queue, None where nothing waits or the queue is paused.
@@ -432,7 +432,7 @@ class Store(Protocol):
         ...
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
-        """Look at jobs in any state; None where there is none. A snapshot; moves nothing. Cost O(1) per id.
+        """Read jobs in any state; None where there is none. A snapshot; moves nothing. Cost O(1) per id.
 
         Answers for the ids in order, for at least one; fewer answers than ids mean that the call ended at its bound.
         """
@@ -459,9 +459,7 @@ class Store(Protocol):
 
         Totals go with a purge of the whole queue, unless it is `kept`. A queue that is forgotten because it is idle
         leaves its totals behind and goes on counting from them if it is used again. They stay for TOTAL_DAYS at least,
-        or for a day if at most one job was ever accepted, as in a queue that was made for a single reply. Jobs of a
-        store that is older than the totals count as accepted (and as delivered or dead, if they are that) when
-        counting begins.
+        or for a day if at most one job was ever accepted, as in a queue that was made for a single reply.
         """
         ...
 
@@ -512,9 +510,9 @@ class Store(Protocol):
     ) -> Sequence[Moved | StoreUnavailable | None]:
         """Take out jobs that wait or are dead, if they are as the caller saw them: same born, same due_at.
 
-        For moving jobs between stores: whoever has copied a job removes exactly what was copied. None where there is no
-        such job, it has changed, or it is leased. Events: cancelled, deleted if it was dead, dead with a `reason`.
-        Atomic per job. Idempotent. At most STEP_JOBS in a call. Cost O(log n) per job.
+        For moving jobs between stores: a caller that has copied a job removes exactly what it copied. None where there
+        is no such job, it has changed, or it is leased. Events: cancelled, deleted if it was dead, dead with a
+        `reason`. Atomic per job. Idempotent. At most STEP_JOBS in a call. Cost O(log n) per job.
         """
         ...
 
@@ -526,11 +524,11 @@ class Store(Protocol):
         ...
 
     async def ping(self) -> StoreInfo:
-        """Prove that the store answers, and tell which one it is."""
+        """Prove that the store answers, and describe it."""
         ...
 
     async def check(self) -> Sequence[str]:
-        """Walk everything and name each broken invariant: every id in exactly one place, counts equal to the walk,
+        """Read everything and name each broken invariant: every id in exactly one place, counts equal to the jobs,
         no more jobs than the totals leave.
 
         For tests and `doctor --deep`; slow, and only meaningful while nothing else runs. Empty means sound.
@@ -538,7 +536,7 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections, threads and sockets. Idempotent."""
+        """Close connections, threads and sockets. Idempotent."""
         ...
 
 

@@ -85,7 +85,7 @@ def seen_join(one: Finish, answer: object) -> SeenJoin | None:
 
 
 def following_jobs(one: Finish, joined: int) -> Sequence[NewJob]:
-    """The jobs that follow from a finish, in the order of `Finished.then`, if its join has seen so many with it."""
+    """The jobs that follow from a finish, in the order of `Finished.then`, if its join has seen `joined` with it."""
     return [*one.then, *one.join.then] if one.join and joined == one.join.of else one.then
 
 

@@ -159,16 +159,16 @@ def _sqlite_parts(url: str) -> tuple[str, str, int | None]:
     """
     parts = urlsplit(url)
     if parts.netloc:
-        raise InvalidSettings(f"a SQLite URL has three slashes before an absolute path: {url!r}")
+        raise InvalidSettings(f"a SQLite URL must have three slashes before an absolute path, got {url!r}")
     if not parts.path.strip("/"):
-        raise InvalidSettings(f"a SQLite URL names a file: sqlite:///path/to/jobs.db, not {url!r}")
+        raise InvalidSettings(f"a SQLite URL must name a file (sqlite:///path/to/jobs.db), got {url!r}")
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     if unknown := set(options) - {"synchronous", "reserve"}:
         raise InvalidSettings(f"unknown options in {url!r}: {', '.join(sorted(unknown))}")
     try:
         reserve = read_size(options["reserve"]) if "reserve" in options else None
     except ValueError:
-        raise InvalidSettings(f"reserve is a size (0, '64MiB'), not {options['reserve']!r}") from None
+        raise InvalidSettings(f"reserve must be a size such as 0 or 64MiB, got {options['reserve']!r}") from None
     return unquote(parts.path), options.get("synchronous", "FULL"), reserve
 
 
@@ -183,11 +183,11 @@ def _group_parts(url: str) -> tuple[str, dict[str, str], list[str]]:
         elif key in members:
             raise InvalidSettings(f"group {name}: member {key} is named twice")
         elif value.startswith("group:"):
-            raise InvalidSettings(f"group {name}: member {key} is a group itself")
+            raise InvalidSettings(f"group {name}: member {key} must not be a group")
         else:
             members[key] = value
     if unknown := sorted(set(drain) - members.keys()):
-        raise InvalidSettings(f"group {name}: {unknown[0]} drains and is no member")
+        raise InvalidSettings(f"group {name}: drain must name members, got {unknown[0]}")
     if not name or not members:
-        raise InvalidSettings("a group has a name and members: group:NAME?a=redis://one&b=redis://two")
+        raise InvalidSettings("a group URL must have a name and members: group:NAME?a=redis://one&b=redis://two")
     return name, members, drain

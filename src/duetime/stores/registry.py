@@ -2,7 +2,7 @@
 
 Namespaces, tokens, limits, topics, users and alerts are records: a kind, a key, opaque bytes and the version of their
 last write. Each write raises the registry's one version and announces it, so that a process follows all changes with
-`changes(since)`. Counters are kept beside the records; they carry no version and announce nothing.
+`changes(since)`. Counters are kept with them; they carry no version and announce nothing.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence

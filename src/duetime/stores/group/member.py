@@ -1,6 +1,6 @@
 """One store of a group: opened when it can be reached, and tried again after a call that failed.
 
-A member that is down refuses at once, so that its callers do not wait and the other members' callers do not wait with
+A member that is down refuses immediately, so that its callers do not wait, nor the other members' callers with
 them. A background task tries it with growing pauses until it answers again. A member that is damaged or full is still
 asked, because its other queues and verbs work.
 """
@@ -23,7 +23,7 @@ MemberProblem = StoreUnavailable | StoreFull | StoreDamaged
 PROBLEMS = (StoreUnavailable, StoreFull, StoreDamaged)
 """The same errors, for `except`."""
 
-TELL_EVERY_S = 10.0
+LOG_EVERY_S = 10.0
 
 log = logging.getLogger("duetime.stores")
 
@@ -55,7 +55,7 @@ class Member:
         self._down: DuetimeError | None = StoreUnavailable("not open yet")
         self._opener: asyncio.Task[None] | None = None
         self._closed = False
-        self._told: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     @property
     def is_up(self) -> bool:
@@ -78,12 +78,12 @@ class Member:
             self._lost(error)
 
     async def call(self, verb: Callable[[Store], Awaitable[T]]) -> T:
-        """Raises a MemberProblem with the member's name; StoreUnavailable at once while it is known to be down."""
+        """Raises a MemberProblem with the member's name; StoreUnavailable immediately while it is known to be down."""
         store = self.store
         try:
             return await verb(store)
         except PROBLEMS as error:
-            self._tell(error)
+            self._log_problem(error)
             if isinstance(error, StoreUnavailable) and not error.fields.get("locked"):
                 self._lost(error)
             raise named(self.name, error) from error
@@ -117,7 +117,7 @@ class Member:
             except DuetimeError as error:
                 # `start` raises InvalidSettings. One that comes later may be cured without a restart of this process.
                 self._down = error
-                self._tell(error)
+                self._log_problem(error)
         log.info("group_member_works", extra={"member": self.name, "failures": outage.failures})
 
     async def _try(self) -> None:
@@ -127,9 +127,9 @@ class Member:
         await self._ready(self, self._store)
         self._down = None
 
-    def _tell(self, error: DuetimeError) -> None:
+    def _log_problem(self, error: DuetimeError) -> None:
         """Log a problem now and then: callers that are served by the other members do not hear of it."""
         now = time.monotonic()
-        if now - self._told.get(error.code, float("-inf")) >= TELL_EVERY_S:
-            self._told[error.code] = now
+        if now - self._logged_at.get(error.code, float("-inf")) >= LOG_EVERY_S:
+            self._logged_at[error.code] = now
             log.warning("group_member_fails", extra={"member": self.name, "code": error.code, "error": error.message})

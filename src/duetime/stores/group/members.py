@@ -1,4 +1,4 @@
-"""The members of a group: asking several of them at once, and the records of the group's layouts that they keep.
+"""The members of a group: asking several of them together, and the records of the group's layouts that they keep.
 
 Each member's registry holds a record of the layouts under which jobs were pushed. Processes of one deployment may have
 different settings while they are restarted one after the other, so a process reads the records again every second
@@ -70,7 +70,7 @@ class Members:
         self._settings_drain = self._drain = frozenset(drain)
         self._record_drain: frozenset[str] = frozenset()
         self._announced: list[Layout] = []
-        self._looked_at: dict[str, float] = {}
+        self._checked_at: dict[str, float] = {}
         # Another process that does not drain yet pushes to all named members, even if no record says so.
         self._layouts = layout.merge(current, [tuple(self._members)])
         self._recorded: set[Layout] = set()
@@ -192,7 +192,7 @@ class Members:
                 await self.registry.restore_first(store.registry)
                 await self._follow_drain(store)
             if member.name in self._record_drain & self._drain - self._emptied:
-                await self._look_if_empty(member, store)
+                await self._check_if_empty(member, store)
 
         while True:
             await asyncio.sleep(READ_AGAIN_S)
@@ -227,17 +227,17 @@ class Members:
         self._layouts = layout.merge(current, [self._layouts.current, *self._layouts.earlier])
         self._drain = frozenset(self._members) - frozenset(current)
         self._emptied &= self._drain
-        self._looked_at = {name: time.monotonic() for name in self._drain}
+        self._checked_at = {name: time.monotonic() for name in self._drain}
         log.info("group_layout_changed", extra={"group": self._group, "members": ",".join(current)})
 
-    async def _look_if_empty(self, member: Member, store: Store) -> None:
+    async def _check_if_empty(self, member: Member, store: Store) -> None:
         """A member that drains and is empty leaves the records, so that it can be taken out of the settings.
 
         A process that has not heard of the drain yet, and pushes to the member, writes it down again.
         """
-        if time.monotonic() - self._looked_at.get(member.name, 0.0) < EMPTY_S:
+        if time.monotonic() - self._checked_at.get(member.name, 0.0) < EMPTY_S:
             return
-        self._looked_at[member.name] = time.monotonic()
+        self._checked_at[member.name] = time.monotonic()
         if await _is_empty(store):
             self._emptied.add(member.name)
             log.info("group_member_empty", extra={"group": self._group, "member": member.name})

@@ -2,7 +2,7 @@
 
 A write goes to the first member, and then to the copies that can be reached; each process brings the copies up to date
 once a second. While the first member is down, records are read from the newest copy. Then a write with a condition, a
-deletion or a counter is refused, because only one member can decide. A write without a condition is kept beside the
+deletion or a counter is refused, because only one member can decide. A write without a condition is kept with the
 copies, and applied when the first member is back, unless the record has changed there. A first member that has lost
 its data, or is a new one, gets the records from the newest copy.
 

@@ -199,7 +199,7 @@ class GroupStore:
                 listener.cancel()
             await asyncio.gather(*listeners, return_exceptions=True)
 
-    # --- looking and administering
+    # --- reading and administering
 
     async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
         found = (await self._members.ask(lambda store: store.heads(queues))).require_one().found
@@ -208,12 +208,12 @@ class GroupStore:
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
         """When a member ends at its bound, the answer ends before the first job that this member did not answer."""
 
-        async def look(store: Store, places: Sequence[int]) -> Sequence[Any]:
+        async def get(store: Store, places: Sequence[int]) -> Sequence[Any]:
             found = await store.get(queue, [ids[place] for place in places])
             return [*found, *[_BEYOND] * (len(places) - len(found))]
 
         jobs, room = list[Job | None](), STEP_BYTES
-        for answer in await find_each(self._members, queue, ids[:STEP_JOBS], look):
+        for answer in await find_each(self._members, queue, ids[:STEP_JOBS], get):
             if isinstance(answer, DuetimeError):
                 raise answer
             room -= payload_bytes(answer) if isinstance(answer, Job) else 0

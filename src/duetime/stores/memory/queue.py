@@ -138,7 +138,7 @@ class MemoryQueue:
         if place == WAITING and job.expires_at:
             insort(self.ttl, (job.expires_at, job.id))
 
-    def take(self, job: StoredJob) -> None:
+    def take_out(self, job: StoredJob) -> None:
         """Take a job out of its place; the same step must put it into another one or forget it."""
         _remove(self.index_of(job), (job.sort_at, job.id))
         if job.place == WAITING and job.expires_at:
@@ -152,7 +152,7 @@ class MemoryQueue:
         self.floor = max(self.floor, job.born)
 
     def end(self, job: StoredJob) -> None:
-        self.take(job)
+        self.take_out(job)
         self.forget(job)
 
     def next_born(self, now: int, above: int = 0) -> int:
@@ -208,7 +208,7 @@ class MemoryPicker:
 
     def __init__(self, queue: Queue, stored: MemoryQueue, now: int) -> None:
         self._queue, self._stored, self._now = queue, stored, now
-        self._looks_left = STEP_JOBS
+        self._scans_left = STEP_JOBS
         self._bytes = 0
         self.expired: list[Moved] = []
 
@@ -224,24 +224,24 @@ class MemoryPicker:
 
     def _next(self, priority: Priority, ttr_ms: int) -> Delivery | None:
         index = self._stored.waiting[priority]
-        while index and index[0][0] <= self._now and self._looks_left:
+        while index and index[0][0] <= self._now and self._scans_left:
             job = self._stored.jobs[index[0][1]]
             if job.expired(self._now):
-                self._looks_left -= 1
-                self._stored.take(job)
+                self._scans_left -= 1
+                self._stored.take_out(job)
                 self.expired.append(self._stored.expire(job, self._now))
                 continue
             size = len(job.body) + sum(len(name.encode()) + len(text.encode()) for name, text in job.attributes.items())
             if self._bytes and self._bytes + size > STEP_BYTES:
-                self._looks_left = 0
+                self._scans_left = 0
                 return None
-            self._looks_left -= 1
+            self._scans_left -= 1
             self._bytes += size
             return self._lease(job, ttr_ms)
         return None
 
     def _lease(self, job: StoredJob, ttr_ms: int) -> Delivery:
-        self._stored.take(job)
+        self._stored.take_out(job)
         job.attempt += 1
         job.used += 1
         self._stored.put(job, LEASED, self._now + ttr_ms)
@@ -341,7 +341,7 @@ def withdraw(stored: MemoryQueue, withdrawal: Withdrawal, now: int) -> Moved | N
         return cancel(stored, job.id, now, finished=False)
     if job.place == DEAD:
         return None
-    stored.take(job)
+    stored.take_out(job)
     job.error = withdrawal.error or job.error
     return stored.die(job, now, withdrawal.reason)
 
@@ -370,7 +370,7 @@ def reschedule(stored: MemoryQueue, job_id: str, now: int, due_at: int) -> Moved
         return JobDead.of(job_id)
     if job.expires_at and due_at > job.expires_at:
         return ExpiresBeforeDue.of(job_id)
-    stored.take(job)
+    stored.take_out(job)
     stored.wait(job, due_at)
     return Moved(Event.RESCHEDULED, job.id, job.born, job.attempt, due_at)
 
@@ -378,12 +378,12 @@ def reschedule(stored: MemoryQueue, job_id: str, now: int, due_at: int) -> Moved
 def reap(stored: MemoryQueue, now: int, limit: int) -> Iterator[Moved]:
     lapsed = [stored.jobs[job_id] for until, job_id in stored.leases[:limit] if until <= now]
     for job in lapsed:
-        stored.take(job)
+        stored.take_out(job)
         yield stored.back_to_waiting(job, now, now, Event.LEASE_EXPIRED)
     for job in [
         stored.jobs[job_id] for _, job_id in stored.ttl[: limit - len(lapsed)] if stored.jobs[job_id].expired(now)
     ]:
-        stored.take(job)
+        stored.take_out(job)
         yield stored.expire(job, now)
 
 

@@ -80,9 +80,9 @@ class MemoryStore:
         earliest = stored.earliest()
         if earliest is None or stored.rules.paused or (before is not None and before <= earliest):
             return
-        self._tell(Wake(queue, earliest))
+        self._send(Wake(queue, earliest))
 
-    def _tell(self, wake: Wake) -> None:
+    def _send(self, wake: Wake) -> None:
         for listener in self._listeners:
             if listener.full():
                 while not listener.empty():
@@ -130,7 +130,7 @@ class MemoryStore:
         self._announce(queue, stored, before)
         done = [one for one, answer in zip(finishes, answers, strict=True) if isinstance(answer, Finished)]
         if kept := [one.lease.id for one in done if one.keeps_result]:
-            self._tell(results_wake(queue, kept))
+            self._send(results_wake(queue, kept))
         return answers
 
     async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
@@ -147,7 +147,7 @@ class MemoryStore:
         stored, job = self._leased(lease)
         now, before = self._clock.now_ms(), stored.earliest()
         job.error = error or job.error
-        stored.take(job)
+        stored.take_out(job)
         moved = stored.back_to_waiting(job, now, now + delay_ms, Event.RELEASED)
         self._announce(lease.queue, stored, before)
         return moved
@@ -155,7 +155,7 @@ class MemoryStore:
     async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
         stored, job = self._leased(lease)
         now, before = self._clock.now_ms(), stored.earliest()
-        stored.take(job)
+        stored.take_out(job)
         job.used -= 1
         due_at = job.due_at if delay_ms is None else now + delay_ms
         moved = stored.back_to_waiting(job, now, due_at, Event.GIVEN_BACK)
@@ -165,12 +165,12 @@ class MemoryStore:
     async def kill(self, lease: Lease, error: str = "") -> Moved:
         stored, job = self._leased(lease)
         job.error = error or job.error
-        stored.take(job)
+        stored.take_out(job)
         return stored.die(job, self._clock.now_ms(), Reason.KILLED)
 
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
         stored, job = self._leased(lease)
-        stored.take(job)
+        stored.take_out(job)
         stored.put(job, LEASED, self._clock.now_ms() + ttr_ms)
         return job.sort_at
 
@@ -220,7 +220,7 @@ class MemoryStore:
         finally:
             self._listeners.discard(listener)
 
-    # --- looking and administering
+    # --- reading and administering
 
     async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
         found = [self._stored(queue) for queue in queues]
@@ -281,7 +281,7 @@ class MemoryStore:
             job = stored.jobs.get(job_id)
             if job is None or job.place != DEAD:
                 continue
-            stored.take(job)
+            stored.take_out(job)
             job.used, job.reason, job.error = 0, "", ""
             job.tries = job.tries if tries is None else tries
             job.expires_at = now + ttl_ms if ttl_ms else 0

@@ -133,16 +133,16 @@ class MysqlAddress(Struct, frozen=True):
         given = {name.replace("-", "_"): value for name, value in parse_qsl(parts.query, keep_blank_values=True)}
         prefix, connections = given.pop("prefix", DEFAULT_MYSQL_PREFIX), given.pop("connections", str(CONNECTIONS))
         if not connections.isdecimal() or int(connections) < 1:
-            raise InvalidSettings(f"connections is a number of at least 1, not {connections!r}")
+            raise InvalidSettings(f"connections must be a number of at least 1, got {connections!r}")
         mysql_table_names("", prefix)
         database = unquote(parts.path.removeprefix("/"))
         if not database or any(letter in database for letter in "/`"):
-            raise InvalidSettings("a MySQL URL names a database: mysql://user:password@host/database")
+            raise InvalidSettings("a MySQL URL must name a database: mysql://user:password@host/database")
         options: dict[str, Any] = {"database": database, "unix_socket": given.pop("unix_socket", None)}
         try:
             options |= {"host": parts.hostname, "port": parts.port or 0}
         except ValueError as error:
-            raise InvalidSettings(f"this MySQL URL cannot be read: {error}") from None
+            raise InvalidSettings(f"cannot read this MySQL URL: {error}") from None
         if parts.username is not None:
             options["user"] = unquote(parts.username)
         if parts.password is not None:
@@ -167,13 +167,13 @@ def _tls(given: dict[str, str]) -> dict[str, Any]:
     if not mode or mode == "disabled":
         return {"ssl_disabled": True} if mode else {}
     if mode not in _TLS_MODES:
-        raise InvalidSettings(f"ssl_mode is one of {', '.join(_TLS_MODES)}, not {mode!r}")
+        raise InvalidSettings(f"ssl_mode must be one of {', '.join(_TLS_MODES)}, got {mode!r}")
     try:
         context = ssl.create_default_context(cafile=files["ssl_ca"])
         if files["ssl_cert"]:
             context.load_cert_chain(files["ssl_cert"], files["ssl_key"])
     except OSError as error:
-        raise InvalidSettings(f"the TLS files of a MySQL URL cannot be read: {error}") from None
+        raise InvalidSettings(f"cannot read the TLS files of the MySQL URL: {error}") from None
     context.check_hostname = mode == "verify_identity"
     context.verify_mode = ssl.CERT_NONE if mode == "required" else ssl.CERT_REQUIRED
     return {"ssl": context}
@@ -297,7 +297,7 @@ def _repeatable(statement: str) -> str:
 
 class Migrator:
     """Brings the tables up to date. Statements that make tables commit by themselves, so that a migration can be cut
-    off in the middle; whoever comes next runs it again, and passes over what is there."""
+    off in the middle; the next process runs it again, and skips what is there."""
 
     _IS_THERE = (ER.TABLE_EXISTS_ERROR, ER.DUP_FIELDNAME, ER.DUP_KEYNAME)
 
@@ -379,7 +379,7 @@ class Migrator:
 
     def _foreign(self, table: str) -> StoreDamaged:
         return StoreDamaged(
-            f"the database {self._address.database} has a table {self._address.prefix}{table} of somebody else; "
+            f"the database {self._address.database} has a table {self._address.prefix}{table} that is not Duetime's; "
             "give the store's URL another prefix="
         )
 

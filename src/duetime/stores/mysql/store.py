@@ -20,12 +20,12 @@ from duetime.stores.sql.wake import POLL_S, Announcement, AnnouncingHub, encode_
 
 log = logging.getLogger("duetime.mysql")
 
-LOOK_S = 0.02
+POLL_NEWS_S = 0.02
 KEPT = 1_000
 """How many announcements stay in the table."""
 SWEEP = 100
 """After how many announcements a process deletes old ones."""
-PATIENCE_S = 2.0
+GAP_S = 2.0
 """How long a number that was passed over is looked for: its transaction may commit after that of a higher number."""
 
 
@@ -49,10 +49,10 @@ class NewsLink(MysqlLink):
 
 
 class MysqlWakeHub(AnnouncingHub):
-    """`look` reads the registry's version."""
+    """`read_version` reads the registry's version."""
 
-    def __init__(self, address: MysqlAddress, main: MysqlLink, look: Callable[[], Awaitable[int]]) -> None:
-        super().__init__("mysql", NewsLink(address, main), look)
+    def __init__(self, address: MysqlAddress, main: MysqlLink, read_version: Callable[[], Awaitable[int]]) -> None:
+        super().__init__("mysql", NewsLink(address, main), read_version)
         self._last: int | None = None
         self._missing: dict[int, float] = {}
         # Counted from anywhere, so that processes which announce only a few times delete old ones as well.
@@ -76,9 +76,9 @@ class MysqlWakeHub(AnnouncingHub):
     async def _listen(self) -> None:
         while True:
             try:
-                await self._look_once()
+                await self._poll_once()
                 self._listening_now.set()
-                await self._rest(LOOK_S)
+                await self._rest(POLL_NEWS_S)
             except DuetimeError as error:
                 # Announcements may be missed until the server answers again: then everybody looks everywhere.
                 log.warning("mysql_listener_lost", extra={"error": str(error)})
@@ -86,7 +86,7 @@ class MysqlWakeHub(AnnouncingHub):
                 self._listening_now.set()
                 await asyncio.sleep(POLL_S)
 
-    async def _look_once(self) -> None:
+    async def _poll_once(self) -> None:
         if self._last is None:
             (self._last,) = await self._sender.run(lambda step: step.fetch_one("last_announcement"))
             self._missing = {}
@@ -105,7 +105,7 @@ class MysqlWakeHub(AnnouncingHub):
         self._missing = {other: until for other, until in self._missing.items() if until > now}
         if self._last is not None and number > self._last:
             first = max(self._last + 1, number - KEPT)
-            self._missing.update(dict.fromkeys(range(first, number), now + PATIENCE_S))
+            self._missing.update(dict.fromkeys(range(first, number), now + GAP_S))
             self._last = number
 
 

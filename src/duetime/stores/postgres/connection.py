@@ -114,17 +114,17 @@ class PostgresAddress(Struct, frozen=True):
         schema, prefix = options.pop("schema", DEFAULT_SCHEMA), options.pop("prefix", "")
         connections = options.pop("connections", str(CONNECTIONS))
         if not connections.isdecimal() or int(connections) < 1:
-            raise InvalidSettings(f"connections is a number of at least 1, not {connections!r}")
+            raise InvalidSettings(f"connections must be a number of at least 1, got {connections!r}")
         prepare = options.pop("prepare", "on")
         if prepare not in ("on", "off"):
-            raise InvalidSettings(f"prepare is on or off, not {prepare!r}")
+            raise InvalidSettings(f"prepare must be on or off, got {prepare!r}")
         table_names(schema, prefix)
         options = {"application_name": "duetime", **{name: str(value) for name, value in _NETWORK.items()}, **options}
         conninfo = f"postgresql://{parts.netloc}{parts.path}?{urlencode(options)}"
         try:
             conninfo_to_dict(conninfo)
         except psycopg.Error as error:
-            raise InvalidSettings(f"this PostgreSQL URL cannot be read: {error}") from None
+            raise InvalidSettings(f"cannot read this PostgreSQL URL: {error}") from None
         return cls(conninfo, schema, prefix, int(connections), prepare == "on")
 
     def table(self, name: str) -> str:
@@ -201,7 +201,7 @@ class PostgresLink(DatabaseLink):
                     _migrate(connection, self._address)
         except psycopg.errors.DuplicateTable as error:
             raise StoreDamaged(
-                f"the schema {self._address.schema} has tables of somebody else ({error}); "
+                f"the schema {self._address.schema} has tables that are not Duetime's ({error}); "
                 "give the store's URL another schema= or prefix="
             ) from error
         except psycopg.Error as error:

@@ -1,4 +1,4 @@
-"""A session on PostgreSQL that sends several prepared statements at once, by libpq's pipeline mode.
+"""A session on PostgreSQL that sends several prepared statements together, by libpq's pipeline mode.
 
 psycopg's own cursors and pipelines cost more CPU than the statements themselves, so parameters are encoded here:
 numbers are bigint, texts are text, bytes are bytea, lists are arrays of these. Answers are decoded by psycopg.

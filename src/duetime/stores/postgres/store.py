@@ -1,4 +1,4 @@
-"""The PostgreSQL store. Each step locks its queue's row first; docs/decisions/023-postgresql.md tells why."""
+"""The PostgreSQL store. Each step locks its queue's row first; docs/decisions/023-postgresql.md says why."""
 
 import asyncio
 from collections.abc import Sequence

@@ -26,14 +26,16 @@ MAX_PAYLOAD = 7_500
 
 
 class PostgresWakeHub(AnnouncingHub):
-    """`look` reads the registry's version."""
+    """`read_version` reads the registry's version."""
 
-    def __init__(self, address: PostgresAddress, link: PostgresLink, look: Callable[[], Awaitable[int]]) -> None:
-        super().__init__("postgres", link, look)
+    def __init__(
+        self, address: PostgresAddress, link: PostgresLink, read_version: Callable[[], Awaitable[int]]
+    ) -> None:
+        super().__init__("postgres", link, read_version)
         self._address = address
         self._listening_now = asyncio.Event()
         self._heard_probe = asyncio.Event()
-        self._has_complained = False
+        self._has_warned = False
 
     def _post(self, step: Step, message: Announcement) -> None:
         payload = encode_announcement(message)
@@ -76,6 +78,6 @@ class PostgresWakeHub(AnnouncingHub):
             async with asyncio.timeout(PROBE_S):
                 await self._heard_probe.wait()
         except TimeoutError:
-            if not self._has_complained:
-                self._has_complained = True
+            if not self._has_warned:
+                self._has_warned = True
                 log.warning("postgres_notify_is_not_heard", extra={"hint": "a pooler in transaction mode?"})

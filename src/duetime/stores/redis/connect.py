@@ -64,15 +64,15 @@ def parse_address(url: str) -> Address:
     named = options and OPTIONS.issuperset(name for name, _ in options)
     if "@" in parts.path + parts.fragment or ("@" in parts.query and not named):
         # The text read as a host, a database or an option may be a part of the password, so nothing of it is shown.
-        raise InvalidSettings("user and password of a Redis URL are percent-encoded: / is %2F, ? is %3F, # is %23")
+        raise InvalidSettings("user and password of a Redis URL must be percent-encoded: / is %2F, ? is %3F, # is %23")
     if unknown := {name for name, _ in options} - OPTIONS:
         raise InvalidSettings(f"unknown options in a Redis URL: {', '.join(sorted(unknown))}")
     path = [unquote(part) for part in parts.path.split("/")[1:] if part]
     service = path.pop(0) if parts.scheme == "redis+sentinel" and path else ""
     if parts.scheme == "redis+sentinel" and not service:
-        raise InvalidSettings("a Sentinel URL names a service: redis+sentinel://host:26379/service")
+        raise InvalidSettings("a Sentinel URL must name a service: redis+sentinel://host:26379/service")
     if len(path) > 1 or (path and not path[0].isdecimal()) or (path != [] and parts.scheme == "redis+cluster"):
-        raise InvalidSettings(f"not the number of a database: {'/'.join(path)!r}")
+        raise InvalidSettings(f"the database in a Redis URL must be a number, got {'/'.join(path)!r}")
     default_port = 26379 if parts.scheme == "redis+sentinel" else 6379
     return Address(
         scheme=parts.scheme,
@@ -90,7 +90,7 @@ def _parse_host(text: str, default_port: int) -> tuple[str, int]:
     if not colon:
         host, port = text, str(default_port)
     if not port.isdecimal():
-        raise InvalidSettings(f"not a host and a port: {text!r}")
+        raise InvalidSettings(f"a Redis URL must have host:port, got {text!r}")
     return host.strip("[]") or "localhost", int(port)
 
 
@@ -130,7 +130,7 @@ def _timeout_s(address: Address) -> float:
     try:
         return float(address.option("timeout", "5"))
     except ValueError as error:
-        raise InvalidSettings(f"an option of the Redis URL is no number: {error}") from None
+        raise InvalidSettings(f"timeout in a Redis URL must be a number: {error}") from None
 
 
 def _login(address: Address) -> Login:
@@ -145,7 +145,7 @@ def _tls(address: Address) -> ssl.SSLContext | None:
         if certificate := address.option("cert"):
             context.load_cert_chain(certificate, address.option("key") or None)
     except OSError as error:
-        raise InvalidSettings(f"a certificate of the Redis URL cannot be read: {error}") from None
+        raise InvalidSettings(f"cannot read a certificate of the Redis URL: {error}") from None
     return context
 
 

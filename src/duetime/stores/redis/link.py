@@ -29,7 +29,7 @@ from duetime.stores.redis.pipe import Argument, Command, Login, Lost, Pipe, Unse
 PAUSES_S = (0.0, 0.05, 0.2)
 """The pause before each repetition of a command. When all have failed, the caller gets the error."""
 RESUBSCRIBE = Listed((20, 100, 300, 1000))
-FAREWELL_S = 0.5
+CLOSE_TIMEOUT_S = 0.5
 REDIAL_S = 1.0
 """A connection to a replica is kept for this long, so that a server that stays a replica gets few new ones."""
 IDLE_S = 5.0
@@ -218,7 +218,7 @@ class Link:
                         outage.worked()
                         yield message
                 finally:
-                    await _hang_up(wire)
+                    await _disconnect(wire)
             except (Unsent, RedisError, OSError, TimeoutError):
                 outage.failed()
                 await asyncio.sleep(outage.pause_s)
@@ -256,7 +256,7 @@ class Link:
             received = await node.run(b"".join(packed.values()), len(indexes))
             for index, answer in zip(indexes, received, strict=True):
                 asked = await self._ask(answer, packed[index]) if isinstance(answer, AskError) else answer
-                attempt.take(index, asked, node)
+                attempt.add(index, asked, node)
         except (Unsent, Lost) as error:
             attempt.fail([index for index in indexes if not attempt.has(index)], error, node, again=again)
 
@@ -297,7 +297,7 @@ class _Attempt:
     def has(self, index: int) -> bool:
         return index in self._answers
 
-    def take(self, index: int, answer: Any, node: RedisNode) -> None:
+    def add(self, index: int, answer: Any, node: RedisNode) -> None:
         self._answers[index] = answer
         if _is_misdirected(answer):
             self.left.append(index)
@@ -342,10 +342,10 @@ def _is_misdirected(answer: Any) -> bool:
     return first_word(answer) in {"LOADING", "READONLY"}
 
 
-async def _hang_up(wire: RedisWire) -> None:
+async def _disconnect(wire: RedisWire) -> None:
     """Wait for the close: over TLS both sides take part, and a loop that ends before that leaves the socket open."""
     with suppress(TimeoutError, RedisError):
-        async with asyncio.timeout(FAREWELL_S):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await wire.disconnect()
 
 

@@ -29,7 +29,7 @@ AWAKE_S = 0.000_2
 short script, above all on a virtual machine whose processor halts meanwhile.
 """
 ASLEEP = 31
-"""After an answer that took longer than that, so many are waited for asleep."""
+"""After an answer that took longer, the loop sleeps while it waits for this many answers."""
 
 
 Argument = str | bytes | int
@@ -250,11 +250,11 @@ class Pipe(asyncio.Protocol):
         try:
             reader.feed(data)
             while (answer := reader.gets()) is not False:
-                self._take(answer)
+                self._add_answer(answer)
         except (hiredis.ProtocolError, IndexError) as error:
             self._end(error)
 
-    def _take(self, answer: Any) -> None:
+    def _add_answer(self, answer: Any) -> None:
         expected = self._expected[0]
         expected.received.append(answer)
         if len(expected.received) == expected.wanted:

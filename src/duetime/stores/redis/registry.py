@@ -1,4 +1,4 @@
-"""The registry in Redis: records by kind, one version over all of them, and counters beside them."""
+"""The registry in Redis: records by kind, one version over all of them, and counters."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from struct import Struct

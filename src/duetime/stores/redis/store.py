@@ -391,7 +391,7 @@ class RedisStore:
                 problems.append(error)
         if problems and not moved:
             raise problems[0]
-        # The moved jobs must be reported, so the problem is not raised now. The next call is due at once and meets it.
+        # The moved jobs must be reported, so the problem is not raised. The next call is due immediately and meets it.
         next_at = now if problems else agenda[0][0] if agenda else NEVER
         return Reaped(moved, None if next_at == NEVER else int(next_at), now)
 
@@ -430,7 +430,7 @@ class RedisStore:
                 else:
                     yield Wake(Queue.parse(name), int(news))
 
-    # --- looking and administering
+    # --- reading and administering
 
     async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
         by_partition: dict[str, list[int]] = {}
@@ -653,7 +653,7 @@ def _read_totals(now: int, flat: Sequence[bytes]) -> QueueTotals:
 
 
 def _persistence(info: Mapping[str, str]) -> str:
-    """What INFO tells; how often snapshots are made is known to CONFIG alone, which many servers forbid."""
+    """What INFO says; how often snapshots are made is known to CONFIG alone, which many servers forbid."""
     if info.get("aof_enabled") != "1":
         return "snapshots at most, no append-only file"
     failed = info.get("aof_last_write_status", "ok") != "ok"

@@ -45,7 +45,7 @@ class Picture:
 
 async def check_queue(link: Link, queue: Queue, counts: Counts, running: Totals) -> list[str]:
     """Every broken invariant of a queue. Only meaningful while nothing else runs."""
-    picture = await _look(link, queue)
+    picture = await _read_queue(link, queue)
     return [
         f"{queue}: {problem}"
         for problem in (
@@ -58,7 +58,7 @@ async def check_queue(link: Link, queue: Queue, counts: Counts, running: Totals)
     ]
 
 
-async def _look(link: Link, queue: Queue) -> Picture:
+async def _read_queue(link: Link, queue: Queue) -> Picture:
     prefix, picture = keys.prefix(queue), Picture(queue)
     for place in ("wait:1", "wait:2", "wait:3", "leases", "dead"):
         async for job_id, score in _members(link, f"{prefix}:{place}"):

@@ -74,7 +74,7 @@ class Joins:
             self._changed[_COUNT + one.join.name] = self.now + (0 if is_whole else one.join.life_ms)
 
     def write(self) -> None:
-        """A join that is whole ends at once, and the reaper removes it."""
+        """A complete join expires immediately, and the reaper removes it."""
         for name, until in self._changed.items():
             count = b"%d" % self._counts[name]
             self._step.execute("keep_result", id=name, born=0, kept_until=until, result=count, **self._names)

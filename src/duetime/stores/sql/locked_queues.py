@@ -1,7 +1,7 @@
 """Queues whose rows somebody else holds with a lock: they keep no other queue waiting.
 
 A round of the reaper visits queues one after the other. It waits for the lock of one queue at most; of the others it
-only looks whether they are locked, and leaves out those that are.
+only checks whether they are locked, and skips those that are.
 """
 
 import logging
@@ -14,10 +14,10 @@ from duetime.model.names import Queue
 
 log = logging.getLogger("duetime.stores")
 
-HELD_S = 30.0
-"""About how long rounds only look whether a queue is locked, after one waited for its lock in vain."""
+PROBE_S = 30.0
+"""About how long rounds only check whether a queue is locked, after one waited for its lock in vain."""
 FORGOTTEN_S = 600.0
-"""A queue that was locked, and that no round visited for so long, is treated as any other."""
+"""Forget a lock after this many seconds without a visit."""
 
 
 class LockedQueues:
@@ -25,25 +25,25 @@ class LockedQueues:
 
     def __init__(self, is_locked: Callable[[Queue], Awaitable[bool]]) -> None:
         self.is_locked = is_locked
-        self._look_until: dict[Queue, float] = {}
+        self._probe_until: dict[Queue, float] = {}
 
     def begin_round(self) -> "QueueRound":
         oldest = monotonic() - FORGOTTEN_S
-        self._look_until = {queue: until for queue, until in self._look_until.items() if until > oldest}
+        self._probe_until = {queue: until for queue, until in self._probe_until.items() if until > oldest}
         return QueueRound(self)
 
     def locked_last(self, queues: Sequence[Queue]) -> list[Queue]:
-        return sorted(queues, key=self._look_until.__contains__)
+        return sorted(queues, key=self._probe_until.__contains__)
 
     def should_block_on(self, queue: Queue) -> bool:
-        return self._look_until.get(queue, 0) <= monotonic()
+        return self._probe_until.get(queue, 0) <= monotonic()
 
     def note(self, queue: Queue) -> None:
         # The times differ, so that each of several queues is waited for at some time.
-        self._look_until[queue] = monotonic() + HELD_S * random.uniform(0.5, 1.5)
+        self._probe_until[queue] = monotonic() + PROBE_S * random.uniform(0.5, 1.5)
 
     def forget(self, queue: Queue) -> None:
-        self._look_until.pop(queue, None)
+        self._probe_until.pop(queue, None)
 
 
 class QueueRound:

@@ -61,7 +61,7 @@ def _in_dialect(dialect: str, statement: str) -> str:
 def load_migrations(dialect: str) -> Mapping[int, tuple[str, str]]:
     """Number to (name, script), in the order in which they apply.
 
-    There is one, the schema itself. The first change after a release adds a folder of numbered scripts beside it.
+    There is one, the schema itself. The first change after a release adds a folder of numbered scripts next to it.
     """
     return {1: ("0001_initial", load_schema(dialect))}
 
@@ -105,7 +105,7 @@ def table_names(schema: str, prefix: str) -> tuple[str, str, str]:
     """What `named_tables` puts around the names of tables and indexes. Raises InvalidSettings."""
     for name, word in (("schema", schema), ("prefix", prefix)):
         if not word.replace("_", "").isalnum() and (name == "schema" or word):
-            raise InvalidSettings(f"{name} has letters, digits and underscores only, not {word!r}")
+            raise InvalidSettings(f"{name} must have letters, digits and underscores only, got {word!r}")
     return f'"{schema}"."{prefix}', '"', f'"{prefix}'
 
 
@@ -113,7 +113,7 @@ def mysql_table_names(schema: str, prefix: str) -> tuple[str, str, str]:
     """As `table_names`, for MariaDB and MySQL, where the schema is another database, or none for the session's own."""
     for name, word in (("schema", schema), ("prefix", prefix)):
         if word and not (word.replace("_", "").isalnum() and word.isascii()):
-            raise InvalidSettings(f"{name} has letters, digits and underscores only, not {word!r}")
+            raise InvalidSettings(f"{name} must have letters, digits and underscores only, got {word!r}")
     return f"`{schema}`.`{prefix}" if schema else f"`{prefix}", "`", ""
 
 
@@ -126,7 +126,7 @@ def channel(schema: str, prefix: str) -> str:
 
 
 def for_rows(insert: str, count: int) -> str:
-    """The same INSERT for several rows at once."""
+    """The same INSERT for several rows."""
     head, values = insert.rsplit("VALUES", 1)
     return f"{head}VALUES{','.join([values] * count)}"
 

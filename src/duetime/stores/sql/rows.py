@@ -18,7 +18,7 @@ from duetime.stores.base import IDLE_MS, QueueRules, RulesChange
 log = logging.getLogger("duetime.stores")
 
 WAITING, LEASED, DEAD, GONE = 0, 1, 2, -1
-"""Places in the column `place`; GONE is never stored, it tells the writer to delete the row."""
+"""Places in the column `place`; GONE is never stored: the row is to be deleted."""
 PLACE_NAMES = ("waiting", "leased", "dead")
 NO_RULES = QueueRules()
 PRIORITIES: tuple[Priority, ...] = tuple(Priority)

@@ -337,47 +337,47 @@ class Picker:
         self._queue_row, self._now, self._read = queue_row, now, read
         self._after: dict[Priority, tuple[int, str]] = {}
         self._exhausted: set[Priority] = set()
-        self._looks_left = STEP_JOBS
+        self._scans_left = STEP_JOBS
         self._bytes = 0
         self.expired: list[JobRow] = []
         self.ended: list[Moved] = []
 
     def serve(self, ask: Ask) -> list[Pick]:
-        taken: list[Pick] = []
+        picks: list[Pick] = []
         if not self._queue_row.strict:
             for priority, quota in zip(PRIORITIES, ask.quotas, strict=True):
-                self._take(priority, min(quota, ask.limit - len(taken)), ask.ttr_ms, taken)
+                self._pick_from(priority, min(quota, ask.limit - len(picks)), ask.ttr_ms, picks)
         for priority in PRIORITIES:
-            self._take(priority, ask.limit - len(taken), ask.ttr_ms, taken)
-        return taken
+            self._pick_from(priority, ask.limit - len(picks), ask.ttr_ms, picks)
+        return picks
 
-    def _take(self, priority: Priority, wanted: int, ttr_ms: int, taken: list[Pick]) -> None:
-        goal = len(taken) + wanted
-        while len(taken) < goal and self._looks_left and priority not in self._exhausted:
-            limit = min(goal - len(taken), self._looks_left)
+    def _pick_from(self, priority: Priority, wanted: int, ttr_ms: int, picks: list[Pick]) -> None:
+        goal = len(picks) + wanted
+        while len(picks) < goal and self._scans_left and priority not in self._exhausted:
+            limit = min(goal - len(picks), self._scans_left)
             rows = self._read(priority, self._after.get(priority, (-1, "")), limit)
             if len(rows) < limit:
                 self._exhausted.add(priority)
             for row in rows:
-                if self._look(row, priority):
-                    taken.append(self._pick(row, priority, self._now + ttr_ms))
+                if self._may_lease(row, priority):
+                    picks.append(self._pick(row, priority, self._now + ttr_ms))
             if rows:
                 self._after[priority] = rows[-1].due_at, rows[-1].id
 
-    def _look(self, row: ReadyRow, priority: Priority) -> bool:
-        """Whether a consumer gets this job."""
-        if not self._looks_left:
+    def _may_lease(self, row: ReadyRow, priority: Priority) -> bool:
+        """Returns whether a consumer gets this job. Ends it if it has expired."""
+        if not self._scans_left:
             return False
         if 0 < row.expires_at < self._now:
-            self._looks_left -= 1
+            self._scans_left -= 1
             job = row.as_job(priority)
             self.ended.append(expire(self._queue_row, job, self._now))
             self.expired.append(job)
             return False
         if self._bytes and self._bytes + row.size > STEP_BYTES:
-            self._looks_left = 0
+            self._scans_left = 0
             return False
-        self._looks_left -= 1
+        self._scans_left -= 1
         self._bytes += row.size
         return True
 

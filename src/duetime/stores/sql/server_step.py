@@ -121,8 +121,8 @@ class ReadyAhead:
                 found[priority] += 1
         self._all = {priority for priority, count in found.items() if count < size}
 
-    def take(self, priority: Priority, limit: int) -> list[ReadyRow]:
-        """The next ones that were not taken yet."""
+    def next(self, priority: Priority, limit: int) -> list[ReadyRow]:
+        """The next ones, each once."""
         left = self._left.get(priority, [])
         self._left[priority] = left[limit:]
         return left[:limit]
@@ -237,7 +237,7 @@ class ServerStep(Step):
         while self.fetch_one("lock_counter", name=name) is None:
             self.execute("touch_counter", name=name)
 
-    # --- many rows at once
+    # --- many rows
 
     def expect_push(self, queue: Queue, ids: Sequence[str], marks: Sequence[str]) -> None:
         reads: list[Command] = [("heads", {}), ("find_jobs", {"ids": ids})]
@@ -263,7 +263,7 @@ class ServerStep(Step):
         if self._ready is None:
             rows = self.fetch("ready_ahead", queue=queue_row.id, **self._ready_parameters())
             self._ready = ReadyAhead(rows, self.now, self._ready_size)
-        found = self._ready.take(priority, limit)
+        found = self._ready.next(priority, limit)
         if len(found) < limit and not self._ready.is_all(priority):
             after = (found[-1].due_at, found[-1].id) if found else after
             place = {"queue": queue_row.id, "priority": int(priority), "after_at": after[0], "after_id": after[1]}

@@ -63,7 +63,7 @@ class ServerStore(SqlStore):
         except DuetimeError as error:
             if not moved:
                 raise
-            # What was moved must reach the journal, so the error is not raised. The next round comes at once, and
+            # What was moved must reach the journal, so the error is not raised. The next round follows immediately, and
             # meets it if it lasts.
             log.warning("reaper_round_cut_short", extra={"error": error.message})
             return Reaped(moved, now, now)

@@ -129,7 +129,7 @@ class Step(ABC):
     def lock_counter(self, name: str) -> None:
         """Keep others from changing this counter until the transaction ends."""
 
-    # --- many rows at once
+    # --- many rows
 
     def find_marks(self, queue: Queue, names: Sequence[str]) -> dict[str, StoredMark]:
         """The marks with these names that still live."""

@@ -123,7 +123,7 @@ class SqlStore(ABC):
     def wakeups(self) -> AsyncIterator[Wake]:
         return self._hub.wakes()
 
-    # --- looking and administering
+    # --- reading and administering
 
     async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
         self._hub.keep_awake()

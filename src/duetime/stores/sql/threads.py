@@ -178,7 +178,7 @@ class ConnectionThreads:
         read_only: bool = False,
         adds: bool = False,
     ) -> T:
-        """Run a step that changes up to so many `jobs`. Steps with the same `key` run one after the other; those of
+        """Run a step that changes up to `jobs` jobs. Steps with the same `key` run one after the other; those of
         one `line` of a key in their order. One that `adds` jobs gets none of the room that is kept for the others.
         """
         if self._closing:
@@ -389,7 +389,7 @@ class ConnectionThreads:
         self._post(_resolve_all, calls)
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed, so that nobody waits for anything
+        with suppress(RuntimeError):  # the loop is closed, and with it every caller
             self._loop.call_soon_threadsafe(callback, *arguments)
 
 

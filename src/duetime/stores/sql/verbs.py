@@ -187,11 +187,11 @@ def _move_lease(step: Step, lease: Lease, decide: Callable[[QueueRow, JobRow], T
             raise rules.lease_lost(lease)
         head = earliest(step, queue_row)
         answer = decide(queue_row, job)
-        _settle(step, lease.queue, queue_row, [job], head)
+        _write_moved(step, lease.queue, queue_row, [job], head)
     return answer
 
 
-def _settle(step: Step, queue: Queue, queue_row: QueueRow, jobs: Sequence[JobRow], head: int | None) -> None:
+def _write_moved(step: Step, queue: Queue, queue_row: QueueRow, jobs: Sequence[JobRow], head: int | None) -> None:
     """Write jobs that have moved, and announce the earliest of those that wait now."""
     write_jobs(step, queue_row, jobs)
     if not queue_row.paused:
@@ -231,7 +231,7 @@ def reschedule(
         at = step.now + delay_ms if due_at is None else due_at
         answers = [rules.reschedule(queue_row, jobs[key], step.now, at) if key in jobs else None for key in ids]
         moved = {answer.id for answer in answers if isinstance(answer, Moved)}
-        _settle(step, queue, queue_row, [jobs[job_id] for job_id in moved], head)
+        _write_moved(step, queue, queue_row, [jobs[job_id] for job_id in moved], head)
     return answers
 
 
@@ -246,7 +246,7 @@ def respawn(
             chosen = find_jobs(step, queue_row, ids[:STEP_JOBS])
         dead = [job for job in chosen.values() if job.place == DEAD]
         moved = [rules.respawn(queue_row, job, step.now, step.now + ttl_ms if ttl_ms else 0, tries) for job in dead]
-        _settle(step, queue, queue_row, dead, head)
+        _write_moved(step, queue, queue_row, dead, head)
     return moved
 
 
@@ -332,7 +332,7 @@ def next_reap(step: Step, after: int = 0) -> int | None:
 
 
 def is_locked(step: Step, queue: Queue) -> bool:
-    """Whether somebody else holds the queue's row in this moment. Does not wait."""
+    """Returns whether another transaction has locked the queue's row. Does not wait."""
     return step.load_queue(queue).id > 0 and not step.fetch(
         "find_free_queue", namespace=queue.namespace, name=queue.name
     )
@@ -350,7 +350,7 @@ def reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
             step, queue, queue_row, step.fetch("expired_jobs", queue=queue_row.id, now=step.now, limit=left)
         )
         moved += [rules.expire(queue_row, job, step.now) for job in expired.values()]
-        _settle(step, queue, queue_row, [*lapsed.values(), *expired.values()], head)
+        _write_moved(step, queue, queue_row, [*lapsed.values(), *expired.values()], head)
         (next_lapse,), (next_expiry,) = (
             step.fetch_one(name, queue=queue_row.id) for name in ("next_lapse", "next_expiry")
         )

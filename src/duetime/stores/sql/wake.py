@@ -35,28 +35,28 @@ class WakeHub(ABC):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._listeners: set[asyncio.Queue[Wake | None]] = set()
-        self._guests = 0
-        self._entrance = asyncio.Lock()
+        self._listening_count = 0
+        self._joining = asyncio.Lock()
         self._registry_version = 0
         self._changed = asyncio.Event()
         self._closed = False
         self._awake_until = 0.0
-        self._look_now = asyncio.Event()
+        self._poll_now = asyncio.Event()
 
     def keep_awake(self) -> None:
         """Somebody waits, or begins to."""
         self._awake_until = self._loop.time() + AWAKE_S
-        self._look_now.set()
+        self._poll_now.set()
 
     async def _rest(self, pause_s: float) -> None:
         """Pause before the next poll: for `pause_s` while somebody waits, else until somebody does or a second."""
         if self._loop.time() < self._awake_until:
             await asyncio.sleep(pause_s)
             return
-        self._look_now.clear()
+        self._poll_now.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(to_tick(IDLE_POLL_S, self._loop)):
-                await self._look_now.wait()
+                await self._poll_now.wait()
 
     @abstractmethod
     async def _join(self) -> None:
@@ -98,14 +98,14 @@ class WakeHub(ABC):
 
     @asynccontextmanager
     async def _listening(self) -> AsyncGenerator[None, None]:
-        self._guests += 1
+        self._listening_count += 1
         try:
-            async with self._entrance:
+            async with self._joining:
                 await self._join()
             yield
         finally:
-            self._guests -= 1
-            if self._guests == 0:
+            self._listening_count -= 1
+            if self._listening_count == 0:
                 self._stop()
 
     def _see_version(self, version: int) -> None:
@@ -157,11 +157,11 @@ _decode = msgspec.json.Decoder(Announcement).decode
 
 
 class AnnouncingHub(WakeHub):
-    """`look` reads the registry's version. Announcements go through `link`."""
+    """`read_version` reads the registry's version. Announcements go through `link`."""
 
-    def __init__(self, name: str, link: DatabaseLink, look: Callable[[], Awaitable[int]]) -> None:
+    def __init__(self, name: str, link: DatabaseLink, read_version: Callable[[], Awaitable[int]]) -> None:
         super().__init__()
-        self._name, self._look = name, look
+        self._name, self._read_version = name, read_version
         self._own = secrets.token_hex(8)
         self._outgoing: dict[Queue, int] = {}
         self._outgoing_results: dict[Queue, tuple[str, ...]] = {}
@@ -229,7 +229,7 @@ class AnnouncingHub(WakeHub):
     async def _join(self) -> None:
         if not self._tasks:
             self._tasks = [self._start(self._listen(), "listener"), self._start(self._poll(), "poll")]
-        self._see_version(await self._look())
+        self._see_version(await self._read_version())
 
     def _start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         return self._loop.create_task(work, name=f"duetime-{self._name}-{what}")
@@ -262,7 +262,7 @@ class AnnouncingHub(WakeHub):
         while True:
             await asyncio.sleep(POLL_S)
             with suppress(DuetimeError):
-                self._see_version(await self._look())
+                self._see_version(await self._read_version())
 
     async def finish(self) -> None:
         """Wait for a moment until pending announcements are sent, then close the connections."""

@@ -90,7 +90,7 @@ def _make_private(path: Path) -> None:
 
 def check_synchronous(word: str) -> str:
     if word.upper() not in SYNCHRONOUS:
-        raise InvalidSettings(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {word!r}")
+        raise InvalidSettings(f"synchronous must be one of {', '.join(SYNCHRONOUS)}, got {word!r}")
     return word.upper()
 
 
@@ -133,7 +133,7 @@ def is_unknown(error: sqlite3.Error) -> bool:
 
 
 def _pause(pause_ms: float) -> float:
-    """Sleep about so long, and return the next pause. They are short at first, because most transactions are short."""
+    """Sleep for about `pause_ms`, and return the next pause. The first are short, because most transactions are."""
     time.sleep(pause_ms * (0.5 + chance()) / 1000)
     return min(2 * pause_ms, _LONGEST_PAUSE_MS)
 

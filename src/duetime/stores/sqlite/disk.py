@@ -2,7 +2,7 @@
 
 A step that removes jobs needs room too: it is written to SQLite's log first, and when the log is moved into the file,
 the file may have to grow. On a disk that is full to the last byte neither is possible. So pushes are refused while
-there is still some room. In case other programs take the rest, there is a reserve file beside the jobs that is deleted
+there is still some room. In case other programs take the rest, there is a reserve file next to the jobs that is deleted
 when SQLite finds no room. One of the next pushes writes it anew.
 
 A SQLite file does not become smaller when jobs are deleted; the next jobs fill the pages that are free in it. So pushes

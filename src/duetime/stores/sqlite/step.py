@@ -36,7 +36,7 @@ and then SQLite spreads the row, which every move of the job writes anew, over s
 
 
 FIRST_COUNT, COUNT_GROWTH = 256, 8
-"""So many jobs of each stretch of time are counted at first, and so many times more in each further round."""
+"""How many jobs of each stretch of time are counted first, and the factor for each further round."""
 FIRST_INSTANT, BEYOND_INSTANTS = -(2**62), 2**62
 _at = itemgetter(0)
 """The place of a queue among those that were asked for, in the rows of `heads_of` and `counts_of`."""

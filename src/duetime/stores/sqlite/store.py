@@ -1,7 +1,7 @@
 """The default store: one SQLite file, several processes.
 
 A writer thread runs the steps of concurrent callers in one transaction, a reader thread answers questions from
-snapshots, and datagram sockets beside the file wake the other processes. The verbs are those of `stores/sql`.
+snapshots, and datagram sockets next to the file wake the other processes. The verbs are those of `stores/sql`.
 """
 
 import logging
@@ -177,7 +177,7 @@ class SqliteStore(SqlStore):
         self._direct: list[DirectSqlite] = []
         self._data_version = 0
         self._write_lock, self._mailboxes = _open_shared_files(path)
-        hub = SqliteWakeHub(self._mailboxes, self._look)
+        hub = SqliteWakeHub(self._mailboxes, self._poll_meta)
         self._hub, self._announce = hub, hub.announce
 
         def threads(name: str, connect: Callable[[], sqlite3.Connection]) -> ConnectionThreads:
@@ -218,7 +218,7 @@ class SqliteStore(SqlStore):
             raise
         return store
 
-    async def _look(self, always: bool) -> Meta | None:
+    async def _poll_meta(self, always: bool) -> Meta | None:
         return await self._read(lambda step: self._read_meta(step, always))
 
     def _read_meta(self, step: Step, always: bool) -> Meta | None:

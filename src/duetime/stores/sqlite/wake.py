@@ -1,9 +1,9 @@
 """How processes that share one SQLite file wake each other.
 
-Each process that listens has a datagram socket in a folder beside the file; a process that commits something worth
+Each process that listens has a datagram socket in a folder next to the file; a process that commits something worth
 waking for sends it to all of these sockets. Datagrams get lost (a full buffer, a process that cannot bind), so every
 announcing transaction carries the next number of a count kept in the file: a listener looks at that count every 50 ms
-while somebody waits, else once a second, and a number that it has not heard means "look everywhere".
+while somebody waits, else once a second, and a number that it has not heard means "check every queue".
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from duetime.stores.sql.wake import WakeHub
 
 POLL_S = 0.05
 MAX_WAKES = 64
-"""A transaction with more wakes than this announces "look everywhere", so that the datagram stays small."""
+"""A transaction with more wakes than this announces "check every queue", so that the datagram stays small."""
 
 _SUFFIX = ".sock"
 _PROC = Path("/proc/self/fd")
@@ -120,13 +120,13 @@ class Meta(Struct, frozen=True):
 
 
 class SqliteWakeHub(WakeHub):
-    """`look(always)` reads the counts in the file. Unless `always`, it answers None if the file has not changed since
-    the last look.
+    """`read_meta(always)` reads the counts in the file. Unless `always`, it returns None if the file has not changed
+    since the last poll.
     """
 
-    def __init__(self, mailboxes: Mailboxes, look: Callable[[bool], Awaitable[Meta | None]]) -> None:
+    def __init__(self, mailboxes: Mailboxes, read_meta: Callable[[bool], Awaitable[Meta | None]]) -> None:
         super().__init__()
-        self._mailboxes, self._look = mailboxes, look
+        self._mailboxes, self._read_meta = mailboxes, read_meta
         self._poller: asyncio.Task[None] | None = None
         self._heard = 0
         self._early: set[int] = set()
@@ -134,7 +134,7 @@ class SqliteWakeHub(WakeHub):
     async def _join(self) -> None:
         if self._poller is None:
             self._start()
-        if (meta := await self._look(True)) is not None:
+        if (meta := await self._read_meta(True)) is not None:
             self._catch_up(meta)
 
     def _start(self) -> None:
@@ -153,7 +153,7 @@ class SqliteWakeHub(WakeHub):
     # --- news
 
     def announce(self, news: News) -> None:
-        """Called in any thread: tell the other processes and the listeners in this one."""
+        """Called in any thread: send to the other processes and to the listeners in this one."""
         if self._poller is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self.hear, news)
@@ -177,7 +177,7 @@ class SqliteWakeHub(WakeHub):
         while True:
             await self._rest(POLL_S)
             with suppress(DuetimeError):
-                if (meta := await self._look(False)) is not None:
+                if (meta := await self._read_meta(False)) is not None:
                     self._catch_up(meta)
 
     def _catch_up(self, meta: Meta) -> None:
