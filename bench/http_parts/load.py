@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.http_parts.servers import Running, cpu_s
+from bench.http_parts.servers import PATHS, Running, cpu_s
 
 CONNECTIONS = 64
 SCRIPTS = Path(__file__).parent
@@ -47,12 +47,15 @@ def wrk(server: Running, script: str, seconds: float, store: Sequence[int] = ())
     program = shutil.which("wrk")
     if program is None:
         raise SystemExit("wrk is not installed")
-    command = [program, "-t1", f"-c{CONNECTIONS}", f"-d{max(1, round(seconds))}s", "-s", str(SCRIPTS / f"{script}.lua")]
-    environment = os.environ | {"TOKEN": server.token, "QUEUE": server.path}
+    command = [program, "-t1", f"-c{CONNECTIONS}", f"-d{max(1, round(seconds))}s", "-s"]
+    command.append(str(SCRIPTS / f"{script}_{server.protocol}.lua"))
+    path = PATHS[server.protocol]
+    environment = os.environ | {"TOKEN": server.token, "QUEUE": path}
     before, store_before = server.cpu_s(), cpu_s(store)
-    ttl = "?ttl=0" if script == "publish" else ""
+    if script == "publish":
+        path += {"lmstfy": "?ttl=0", "v1": "/jobs"}[server.protocol]
     done = subprocess.run(
-        [*command, f"http://127.0.0.1:{server.port}{server.path}{ttl}"],
+        [*command, f"http://127.0.0.1:{server.port}{path}"],
         capture_output=True,
         text=True,
         env=environment,

@@ -26,7 +26,8 @@ from tests.plugins.served import ANY_PORT, launch_server
 
 PAGE = os.sysconf("SC_PAGESIZE")
 NAMESPACE, QUEUE = "bench", "jobs"
-PATH = f"/api/{NAMESPACE}/{QUEUE}"
+PATHS = {"lmstfy": f"/api/{NAMESPACE}/{QUEUE}", "v1": f"/v1/queues/{NAMESPACE}/{QUEUE}"}
+"""The address of the queue, by protocol."""
 EMPTY_KINDS = ("empty", "empty, uvicorn")
 
 
@@ -43,7 +44,7 @@ class Running:
     port: int
     pids: Sequence[int]
     token: str = ""
-    path: str = PATH
+    protocol: str = "lmstfy"
     folder: Path = field(default_factory=Path)
 
     def cpu_s(self) -> float:
@@ -55,19 +56,21 @@ class Running:
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the report. `journal` is "none", "interval" or "always"; `source` is the folder of another checkout
-    whose code is served.
+    """One line of the report. `journal` is "none", "interval" or "always"; `protocol` is a key of PATHS; `source` is
+    the folder of another checkout whose code is served.
     """
 
     store: str
     workers: int = 1
     journal: str = "none"
     source: str = ""
+    protocol: str = "lmstfy"
 
     @property
     def name(self) -> str:
         before = "before: " if self.source else ""
-        return f"{before}{self.store}, {self.workers} worker{'s' * (self.workers > 1)}, journal {self.journal}"
+        workers = f"{self.workers} worker{'s' * (self.workers > 1)}"
+        return f"{before}{self.protocol}, {self.store}, {workers}, journal {self.journal}"
 
 
 @contextlib.contextmanager
@@ -84,7 +87,7 @@ def running_duetime(case: Case, url: str) -> Generator[Running]:
         server = launch_server(folder, *ANY_PORT, *arguments, **settings)
         try:
             pids = server.workers() or [server.process.pid]
-            yield Running(server.port, pids, make_token(server.admin), folder=folder)
+            yield Running(server.port, pids, make_token(server.admin), case.protocol, folder=folder)
         finally:
             code, errors = server.stop()
         if code or errors:
