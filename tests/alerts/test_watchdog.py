@@ -25,10 +25,11 @@ from duetime.alerts.watchdog import SLOW_EVERY, STRIKES, WINDOW_S, Watchdog, Wat
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import ManualClock
-from duetime.model.errors import DuetimeError
+from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.model.job import NewJob, State
 from duetime.model.names import Queue
 from duetime.model.settings import group_url
+from duetime.stores.base import StoreInfo
 from duetime.stores.open import open_store
 from duetime.stores.redis import keys
 from tests.alerts.conftest import Postbox
@@ -171,14 +172,14 @@ async def test_one_store_of_a_pool_that_is_down_is_told_once_and_over_when_it_is
 
 
 async def test_a_pool_that_only_one_process_cannot_reach_is_down_for_as_long(
-    start_redis: StartRedis, redis_url: str, postbox: Postbox
+    redis_url: str, postbox: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, gone = start_redis(), start_redis()
-    async with (
-        post({"default": redis_url, "big": gone.url}, redis_url, postbox) as one,
-        post({"default": redis_url, "big": server.url}, redis_url, postbox) as other,
-    ):
-        gone.stop()
+    async def unreachable() -> StoreInfo:
+        raise StoreUnavailable("no connection")
+
+    urls = {"default": redis_url, "big": "memory:"}
+    async with post(urls, redis_url, postbox) as one, post(urls, redis_url, postbox) as other:
+        monkeypatch.setattr(one.pools.engine("big").store, "ping", unreachable)
         await together(one, other, seconds=45)
         await postbox.wait_for(1)
 

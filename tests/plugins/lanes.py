@@ -15,6 +15,8 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
+KIND_KEYS = ("store_kind", "url", "kind")
+"""Parameters that may name a store's kind."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -104,10 +106,14 @@ def _is_left_out(item: pytest.Item, config: pytest.Config) -> bool:
     if not full_only().isdisjoint((path, f"{path}::{name}", item.nodeid)):
         return not _is_named(path, config)
     callspec = getattr(item, "callspec", None)
-    kind = callspec.params.get("store_kind") if callspec is not None else None
-    chosen = chosen_cases(str(Path(path).parent)).get(str(kind))
+    params = callspec.params if callspec is not None else {}
+    chosen = chosen_cases(str(Path(path).parent)).get(
+        str(next((params[key] for key in KIND_KEYS if key in params), ""))
+    )
     if chosen is None:
         return False
+    if "store_kind" not in params and not _has(chosen, Path(path).name, name):
+        return True
     test = f"{Path(path).name}::{name}"
     # An entry without a case stands for all cases; parametrize_by_store left out tests that are not chosen.
     return any(entry.startswith(f"{test}[") for entry in chosen) and f"{Path(path).name}::{case}" not in chosen

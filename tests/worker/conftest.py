@@ -103,8 +103,10 @@ class Start:
         self._forks = forks
         self.started: list[Started] = []
 
-    def __call__(self, *options: str, at: str = "", place: str = "tests.worker.sample:app") -> Started:
-        return self._start(self._fork, [place, *options], {"DUETIME_URL": at or self._url})
+    def __call__(
+        self, *options: str, at: str = "", place: str = "tests.worker.sample:app", **environment: str
+    ) -> Started:
+        return self._start(self._fork, [place, *options], {"DUETIME_URL": at or self._url, **environment})
 
     def program(self, *options: str, place: str = "tests.worker.sample:app", **environment: str) -> Started:
         return self._start(self._spawn, [place, *options], {"DUETIME_URL": self._url, **environment})

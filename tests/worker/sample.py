@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import duetime
+from duetime.worker import daemon
 from duetime.worker.events import NAMES, TaskEvent
 from duetime.worker.runs import Failure, JobInfo
 
 app = duetime.App(os.environ["DUETIME_URL"], token=os.environ.get("SAMPLE_TOKEN"))
 LOG = os.open(os.environ["SAMPLE_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 HELD: list[bytearray] = []
+daemon.REPORT_S = float(os.environ.get("SAMPLE_REPORT_S", daemon.REPORT_S))
 
 
 def note(kind: str, **fields: Any) -> None:
@@ -165,12 +167,12 @@ def grow(megabytes: int) -> None:
     note("grown")
 
 
-@app.task(timeout="2s")
+@app.task(timeout="1s")
 def extended() -> None:
     job = duetime.current_job()
     job.progress(2, 5)
     job.extend("60s")
-    time.sleep(2.5)
+    time.sleep(1.2)
     note("ran", key="extended", queue=job.queue)
 
 

@@ -231,7 +231,7 @@ async def test_a_worker_stops_while_its_store_is_away(
     door = tmp_path / "open"
     with duetime.connect(server.url) as client:
         client.queue("default").push({"job": "tests.worker.sample.gate", "data": {"key": "a", "path": str(door)}})
-    worker = start("-c", "1", at=server.url)
+    worker = start("-c", "1", at=server.url, SAMPLE_REPORT_S="0.5")
     await worker.until_noted("began")
 
     server.kill()

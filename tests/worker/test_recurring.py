@@ -198,7 +198,10 @@ async def test_a_program_that_puts_back_an_old_tick_too_late_changes_nothing(
 
 
 @pytest.mark.parametrize("first", ["a full queue", "a broken task"])
-async def test_a_schedule_that_cannot_run_holds_up_no_other(tmp_path: Path, clock: ManualClock, first: str) -> None:
+async def test_a_schedule_that_cannot_run_holds_up_no_other(
+    tmp_path: Path, clock: ManualClock, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duetime.worker.recurring.PAUSE_S", 0.5)
     async with program(f"sqlite://{tmp_path}/jobs.db", clock) as one:
 
         def breaks() -> None: ...
