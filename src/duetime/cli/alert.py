@@ -15,7 +15,7 @@ from duetime.alerts import problems as alerts
 from duetime.alerts.senders import MailServer
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import moment, note, safe
-from duetime.client.admin import AdminCall, send_admin
+from duetime.client.store_link import AdminCall, send_admin
 from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError
 from duetime.model.masking import mask

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from duetime.cli.options import AnswerForm, Target, takes_options
 from duetime.cli.output import note, safe
-from duetime.client.admin import AdminCall, send_admin
+from duetime.client.store_link import AdminCall, send_admin
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import duration_ms
 from duetime.model.errors import InvalidRequest, NotFound

@@ -6,7 +6,7 @@ from typing import TypeVar
 import httpx
 
 from duetime.client.call import Call
-from duetime.client.http_attempts import CONNECT_S, OK_BELOW, REPLY_S, Attempts, MoreHeaders, headers, trust
+from duetime.client.sync_http import CONNECT_S, OK_BELOW, REPLY_S, Attempts, MoreHeaders, headers, trust
 
 Answer = TypeVar("Answer")
 

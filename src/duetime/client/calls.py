@@ -2,9 +2,9 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -44,7 +44,7 @@ from duetime.model.job import (
 from duetime.model.names import Queue
 from duetime.stores.base import Mark, Page, Pushed, QueueRules, RulesChange
 from duetime.stores.finishes import Finish, Finished, KeptResult
-from duetime.wire import convert, messages
+from duetime.wire import bodies, convert, messages
 
 if TYPE_CHECKING:
     from duetime.engine import Engine
@@ -561,3 +561,90 @@ def _moved(reply: bytes) -> Moved:
 
 def _results(reply: bytes) -> list[Result]:
     return convert.results(decode(reply, messages.ResultsOut).results)
+
+
+class Lookup:
+    """Asks for each id once. An answer ends at a bound; what it left out goes into the next call."""
+
+    def __init__(self, queue: Queue, ids: Sequence[str]) -> None:
+        self._queue = queue
+        self._ids = list(ids)
+        self._left = list(dict.fromkeys(ids))
+        self._found: dict[str, Job | None] = {}
+
+    def next_call(self) -> Call[list[Job | None]] | None:
+        return get(self._queue, self._left[:STEP_JOBS]) if self._left else None
+
+    def take(self, jobs: Sequence[Job | None]) -> None:
+        if not jobs:
+            raise DuetimeError("the server's answer lacks the jobs that were asked for")
+        self._found.update(zip(self._left, jobs, strict=False))
+        del self._left[: len(jobs)]
+
+    def jobs(self) -> list[Job | None]:
+        """The jobs in the order of the ids, repeats included; None where there is no job."""
+        return [self._found[job_id] for job_id in self._ids]
+
+
+class ClientLeases:
+    """`send` makes a call; each list is about one queue."""
+
+    def __init__(self, send: Callable[[Call[Any]], Awaitable[Any]]) -> None:
+        self._send = send
+
+    async def ack(self, leases: Sequence[Lease]) -> Sequence[Result]:
+        return await self._send(ack(leases[0].queue, leases))
+
+    async def finish(self, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]:
+        return await self._send(finish(finishes[0].lease.queue, finishes))
+
+    async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
+        return await self._send(release(lease, f"{delay_ms}ms", error))
+
+    async def give_back(self, lease: Lease, *, delay_ms: int | None = None) -> Moved:
+        return await self._send(give_back(lease, None if delay_ms is None else f"{delay_ms}ms"))
+
+    async def kill(self, lease: Lease, *, error: str = "") -> Moved:
+        return await self._send(kill(lease, error))
+
+    async def extend(self, lease: Lease, ttr_ms: int) -> int:
+        return await self._send(extend(lease, f"{ttr_ms}ms"))
+
+
+class Answered(NamedTuple):
+    """What a worker answered to a call: its body, and the attributes that came with it."""
+
+    job_id: str
+    body: bytes
+    attributes: Mapping[str, str]
+
+
+def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExists.KEEP) -> Call[Answered]:
+    """Push a job and wait for the answer that a worker pushes to the queue named after its id. Raises NoAnswer.
+
+    Repeatable: with the same id it waits on for the same answer.
+    """
+    wait_ms = duration_ms(wait)
+
+    async def run(engine: "Engine") -> Answered:
+        from duetime.engine import request_reply  # noqa: PLC0415 (calls to a server need no engine)
+
+        answers = await request_reply.ask(engine, queue, job, if_exists)
+        found = await engine.reserve([answers], wait_ms=wait_ms)
+        delivery = request_reply.answer_of(answers, found)
+        await request_reply.settle(engine, delivery, is_received=True)
+        return Answered(job.id, delivery.body, delivery.attributes)
+
+    def request() -> Request:
+        return Request(
+            "POST",
+            f"{queue_path(queue, 'call')}?wait={wait_ms}ms",
+            msgspec.json.encode(convert.push_in(job, if_exists)),
+        )
+
+    def parse(reply: bytes) -> Answered:
+        message = decode(reply, messages.AnswerOut)
+        return Answered(message.id, bodies.read(message.body, message.body_b64), message.attributes)
+
+    again = Pushing(queue, [job], lambda others: call(queue, others[0], wait, if_exists))
+    return Call(request, parse, run, repeatable=True, wait_ms=wait_ms, subject=again)

@@ -14,12 +14,10 @@ from typing import TypeVar, Unpack
 from duetime.client import calls, checks
 from duetime.client.ack_and_reserve_call import ack_and_reserve
 from duetime.client.call import Call
-from duetime.client.calls import Leased, QueueStatus, Result, StateWord
+from duetime.client.calls import Answered, Leased, Lookup, QueueStatus, Result, StateWord, call
 from duetime.client.job_building import Body, IfExistsWord, JobFields, PushFields, as_jobs, delayed, new_push
 from duetime.client.leased_job import BlockingQueueBase, JobInHand
-from duetime.client.lookup import Lookup
-from duetime.client.open_transport import ConnectOptions, ProcessTransport, open_sync
-from duetime.client.request_reply_call import Answered, call
+from duetime.client.transport import ConnectOptions, ProcessTransport, open_sync
 from duetime.model.clock import Duration, Instant, duration_ms
 from duetime.model.errors import DuetimeError, LeaseLost
 from duetime.model.ids import ThreadedIdMaker

@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import Any, Literal, NoReturn, Protocol
 
 from duetime.client.call import Call
+from duetime.client.calls import ClientLeases
 from duetime.client.client import Client, LeasedJob, QueueClient
-from duetime.client.client_leases import ClientLeases
 from duetime.consumer.held_leases import Answer, HeldLeases
 from duetime.engine.duties import run_duty
 from duetime.model.backoff import Outage

@@ -5,18 +5,29 @@ nothing. Calls that need a running engine (push, reserve, ack) are refused with 
 says so with `on_store`.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from duetime.client import event_loop
+from msgspec import Struct
+
+from duetime.client import calls, event_loop, store_calls
 from duetime.client.call import Call
 from duetime.client.transport import AsyncTransport, is_http
 from duetime.engine import Engine
-from duetime.model.errors import InvalidRequest
-from duetime.stores.base import Store
-from duetime.stores.open import open_store
+from duetime.model.errors import DuetimeError, InvalidRequest, NotFound, StoreUnavailable, Unauthorized
+from duetime.model.job import IfExists
+from duetime.model.masking import mask
+from duetime.model.names import DEFAULT_NAMESPACE, Queue
+from duetime.stores.base import Push, Pushed, Store, StoreInfo
+from duetime.stores.bulk import Bulk, Failed, JobColumns, Loaded, LoadStep, LostColumns, Pace, loaded
+from duetime.stores.open import open_bulk, open_store
+from duetime.stores.registry import Registry
+
+if TYPE_CHECKING:
+    import httpx
 
 Answer = TypeVar("Answer")
 StoreWork = Callable[[Store], Awaitable[Answer]]
@@ -46,6 +57,11 @@ def on_store(url: str, work: StoreWork[Answer], refusal: str = STORE_ONLY) -> An
     return event_loop.run(run())
 
 
+def _http(url: str, token: str | None) -> AsyncTransport:
+    """Imports httpx only when it is used: the import takes longer than all others, and a link to a store needs none."""
+    return import_module("duetime.client.async_http").AsyncHttp(url, token)
+
+
 class AsyncStoreLink:
     """A transport of Calls, for one event loop."""
 
@@ -64,8 +80,7 @@ class AsyncStoreLink:
     @classmethod
     async def connect(cls, url: str, token: str | None = None) -> "AsyncStoreLink":
         if is_http(url):
-            # Imported here because it takes longer than all else, and a link to a store does not need it.
-            return cls(import_module("duetime.client.async_http").AsyncHttp(url, token), None)
+            return cls(_http(url, token), None)
         return cls(None, await open_store(url))
 
     @property
@@ -111,3 +126,116 @@ class StoreLink:
         if self._loop.is_running:
             self._loop.run(self._link.close())
             self._loop.close()
+
+
+DEADLINE_S = 30.0
+"""Longer than a test alert may take to reach a mail server."""
+ADMIN_PORT = 7778
+"""The admin port of `duetime serve` if no other is set."""
+UNKNOWN_PATH = "api not found"
+"""What the API of a server answers to a path of the admin API."""
+
+if TYPE_CHECKING:
+    import httpx
+
+Answer = TypeVar("Answer")
+
+
+class AdminCall(Struct, Generic[Answer], frozen=True):
+    """`sent` has what httpx sends with the request: params, json or data."""
+
+    method: str
+    path: str
+    run: Callable[[Registry], Awaitable[Answer]]
+    parse: Callable[[Any], Answer] = lambda answer: answer
+    sent: Mapping[str, Any] = {}
+
+
+def send_admin(url: str, call: AdminCall[Answer]) -> Answer:
+    """Send a call to the admin API at the URL, or do it on the store that the URL names. Blocking."""
+    if is_http(url):
+        return call.parse(_request(url, call))
+    return on_store(url, lambda store: call.run(store.registry))
+
+
+def _request(url: str, call: AdminCall[Any]) -> Any:
+    import httpx  # noqa: PLC0415 (see _http)
+
+    shown = mask(url)
+    try:
+        reply = httpx.request(call.method, url.rstrip("/") + call.path, timeout=DEADLINE_S, **call.sent)
+    except httpx.TransportError as error:
+        raise StoreUnavailable(f"cannot reach the admin API at {shown}: {error}") from error
+    reason = _reason(reply)
+    match reply.status_code:
+        case 200 | 201:
+            return reply.json()
+        case 204:
+            return {}
+        case 401:
+            raise Unauthorized(f"{shown} needs a user and password: http://user:password@host:{ADMIN_PORT}")
+        case 404 if reason and reason != UNKNOWN_PATH:
+            raise NotFound(reason)
+        case 404 | 405:
+            raise NotFound(
+                f"{shown} is not an admin API; give its address (port {ADMIN_PORT} by default) with --url or "
+                "DUETIME_ADMIN_URL"
+            )
+        case status:
+            raise InvalidRequest(f"the admin API refused the request: {reason or f'status {status}'}")
+
+
+def _reason(reply: "httpx.Response") -> str:
+    try:
+        return str(reply.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+CONCURRENT_REQUESTS = 4
+
+
+async def open_bulk_load(url: str, *, namespace: str = DEFAULT_NAMESPACE, token: str | None = None) -> Bulk:
+    return HttpBulk(url, namespace, token) if is_http(url) else await open_bulk(url)
+
+
+class HttpBulk:
+    """Keeps the contract of `stores.bulk.Bulk` through a server."""
+
+    def __init__(self, url: str, namespace: str, token: str | None) -> None:
+        self._server = _http(url, token)
+        self._namespace = namespace
+
+    async def load(
+        self, queue: Queue, columns: JobColumns, steps: Sequence[LoadStep], *, pace: Pace | None = None
+    ) -> AsyncIterator[Loaded | Failed]:
+        waiting: list[asyncio.Task[Loaded | Failed]] = []
+        try:
+            for step in steps:
+                if pace:
+                    await pace(step.last - step.first)
+                if len(waiting) == CONCURRENT_REQUESTS:
+                    yield await waiting.pop(0)
+                waiting.append(asyncio.create_task(self._send(queue, columns, step)))
+            while waiting:
+                yield await waiting.pop(0)
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def _send(self, queue: Queue, columns: JobColumns, step: LoadStep) -> Loaded | Failed:
+        call = calls.push(queue, columns.jobs(step.first, step.last), IfExists.KEEP, step.mark)
+        try:
+            return loaded(step, await self._server.send(call))
+        except DuetimeError as error:
+            return Failed(step, error)
+
+    async def put_back(self, queue: Queue, jobs: LostColumns) -> int | Sequence[Pushed | DuetimeError]:
+        """A server gives each job its mark by itself."""
+        return await self._server.send(store_calls.put_back(queue, [Push([job]) for job in jobs.jobs()]))
+
+    async def ping(self) -> StoreInfo:
+        return await self._server.send(store_calls.store_info(self._namespace))
+
+    async def close(self) -> None:
+        await self._server.close()

@@ -1,8 +1,13 @@
 """What carries a client's Calls: HTTP, or an engine of this process."""
 
-from typing import Protocol, TypeVar
+import os
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from duetime.client.call import Call
+from duetime.model.errors import ClientClosed, InvalidSettings
 
 Answer = TypeVar("Answer")
 
@@ -24,3 +29,80 @@ class SyncTransport(Protocol):
 
 def is_http(url: str) -> bool:
     return url.startswith(("http://", "https://"))
+
+
+Transport = TypeVar("Transport", SyncTransport, AsyncTransport)
+
+
+class ConnectOptions(NamedTuple):
+    """How a client is opened. `journal` goes with the URL of a store, `token` with the URL of a server; without one,
+    the token of DUETIME_TOKEN is sent.
+    """
+
+    url: str
+    token: str | None
+    journal: str | None
+    tracing: bool
+
+
+class ProcessTransport(Generic[Transport]):
+    """A client's transport in this process. After a fork it is opened anew: connections, threads and the event loop
+    stay with the parent.
+    """
+
+    def __init__(self, options: ConnectOptions, opener: Callable[[ConnectOptions], Transport]) -> None:
+        self._options, self._opener = options, opener
+        self._transport, self._pid = opener(options), os.getpid()
+        self._is_closed = False
+        self._parents: list[Transport] = []
+
+    def get(self) -> Transport:
+        """Raises ClientClosed."""
+        if self._is_closed:
+            raise ClientClosed
+        if self._pid != os.getpid():
+            self._reopen()
+        return self._transport
+
+    def _reopen(self) -> None:
+        if self._options.url.startswith("memory:"):
+            raise InvalidSettings("a memory: store is in the process that opened it, and this is a fork of it")
+        # What is the parent's is kept, because to collect it would close it, for the parent too.
+        self._parents.append(self._transport)
+        self._transport, self._pid = self._opener(self._options), os.getpid()
+
+    def end(self) -> Transport | None:
+        """What is left to close: nothing if that was done before, or by the parent's client only."""
+        if self._is_closed:
+            return None
+        self._is_closed = True
+        return self._transport if self._pid == os.getpid() else None
+
+
+def open_sync(options: ConnectOptions) -> SyncTransport:
+    return _open(options, "Sync")
+
+
+def open_async(options: ConnectOptions) -> AsyncTransport:
+    return _open(options, "Async")
+
+
+def _open(options: ConnectOptions, colour: str) -> Any:
+    """Imports what the URL needs and no more: to import an HTTP client takes longer than all else."""
+    tracing = _tracing() if options.tracing else None
+    if is_http(options.url):
+        http = getattr(import_module(f"duetime.client.{colour.lower()}_http"), f"{colour}Http")
+        token = options.token or os.environ.get("DUETIME_TOKEN")
+        transport = http(options.url, token, more_headers=tracing.trace_headers if tracing else dict)
+    else:
+        embedded = getattr(import_module("duetime.client.embedded_transport"), f"{colour}Embedded")
+        transport = embedded(options.url, options.journal)
+    return getattr(tracing, f"{colour}Traced")(transport) if tracing else transport
+
+
+def _tracing() -> ModuleType:
+    """Imports tracing by its name: it stands above the client, and its packages are optional."""
+    try:
+        return import_module("duetime.tracing.client")
+    except ModuleNotFoundError as missing:
+        raise InvalidSettings.lacks("tracing=True", "otel", missing) from None

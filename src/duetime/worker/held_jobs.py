@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from duetime.client import AsyncClient
-from duetime.client.client_leases import ClientLeases
+from duetime.client.calls import ClientLeases
 from duetime.consumer.held_leases import Answer, HeldLeases, Spawn
 from duetime.model.errors import DuetimeError, LeaseLost
 from duetime.model.job import DAY_MS, Delivery, Event, Moved

@@ -7,7 +7,7 @@ work where the pool journals.
 from collections.abc import Iterable, Mapping, Sequence
 
 from duetime.client import calls, store_calls
-from duetime.client.lookup import Lookup
+from duetime.client.calls import Lookup
 from duetime.client.store_link import StoreLink
 from duetime.journal import registration
 from duetime.journal.registration import Journaling, RegisteredNode

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from duetime.client.bulk import open_bulk_load
+from duetime.client.store_link import open_bulk_load
 from duetime.model.backoff import Exponential, Outage
 from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.spark.load.chunks import Portion
