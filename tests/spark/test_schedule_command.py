@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from duetime.cli.options import Target
 from duetime.cli.pipelines.schedule import LoadChoices, default_batch
+from duetime.model.job import Priority
 from duetime.spark.sources import Selection
 from tests.e2e.shell import Ran, Shell
 from tests.spark.conftest import jobs_in
@@ -166,6 +167,29 @@ def test_every_expression_that_fails_is_named(spark: SparkSession, shell: Shell,
     where = ("--source", "members.csv", "--queue", "recall", "--dry-run")
     [found] = shell.json("pipeline", "schedule", *where, *arguments)
     assert found["reasons"][f"{option} cannot be evaluated: {expression}"] == {"--id": 1, "--body": 3}.get(option, 4)
+
+
+def test_a_row_may_have_its_own_queue_and_options(spark: SparkSession, shell: Shell) -> None:
+    columns = {
+        "queue": "if(plan = 'free', 'slow', null)",
+        "priority": "if(plan = 'pro', 'high', 'low')",
+        "tries": "member_id",
+        "ttl": "interval 9 hours",
+        "delay": "member_id * 60",
+        "attributes": "map('plan', plan)",
+    }
+    given = [word for name, text in columns.items() for word in ("--column", f"{name}={text}")]
+    where = ("--source", "members.csv", "--queue", "recall", "--id", "member_id", "--body", "plan")
+    [done] = shell.json("pipeline", "schedule", *where, *given)
+    assert done["accepted"] == 4
+    [slow] = jobs_in(shell.url, "default", "slow")
+    fast = jobs_in(shell.url, "default", "recall")
+    assert [(job.id, job.tries, job.priority) for job in fast] == [(one, int(one), Priority.HIGH) for one in "124"]
+    assert (slow.id, slow.priority, dict(slow.attributes)) == ("3", Priority.LOW, {"plan": "free"})
+    assert slow.expires_at - slow.born == 9 * 3_600_000
+    assert abs(slow.due_at - slow.born - 180_000) < 60_000
+    refused = shell.run("pipeline", "schedule", *where, "--column", "colour=1")
+    assert "--column must name one of delay, queue, ttl, tries, priority, attributes, got 'colour'" in refused.err
 
 
 def test_a_source_without_rows_is_named_and_leaves_no_batch(spark: SparkSession, shell: Shell) -> None:

@@ -20,6 +20,8 @@ USUAL: Mapping[str, Mapping[str, str]] = {
     "csv": {"header": "true", "inferSchema": "true"},
     "jdbc": {"fetchsize": "10000"},
 }
+COLUMNS = ("delay", "queue", "ttl", "tries", "priority", "attributes")
+"""The columns of a job that have no option of their own for an expression."""
 NOT_PATHS = ("sql", "table", "jdbc")
 
 
@@ -34,11 +36,14 @@ class Selection:
     id: str = ""
     due: str = ""
     where: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Expressions of other columns of a job (COLUMNS), by name."""
 
     def describe(self) -> str:
         """A text that is the same for the same selection, and another one for a file of the same name elsewhere."""
         options = sorted(self.options.items())
-        return repr((self._place(), self.format, options, self.body, self.id, self.due, self.where))
+        columns = sorted(self.columns.items())
+        return repr((self._place(), self.format, options, self.body, self.id, self.due, self.where, columns))
 
     def _place(self) -> str:
         """The source; a path without a scheme is made absolute, because it means another file in another folder."""
@@ -52,20 +57,21 @@ def read_selection(spark: SparkSession, selection: Selection) -> DataFrame:
     A row for which an expression fails, such as a date that cannot be parsed, does not end the query: SOURCE_PROBLEM
     names the expression and SOURCE_ROW holds the row as JSON. Both are null for all other rows.
     """
-    given = {"body": selection.body, "id": selection.id, "due": selection.due}
+    if unknown := sorted(set(selection.columns) - set(COLUMNS)):
+        raise InvalidRequest(f"--column must name one of {', '.join(COLUMNS)}, got {unknown[0]!r}")
+    given = {"body": selection.body, "id": selection.id, "due_at": selection.due, **selection.columns}
     expressions = {name: f"string({text})" if name == "id" else text for name, text in given.items() if text}
+    options = {"body": "--body", "id": "--id", "due_at": "--due"}
     try:
         rows = _read(spark, selection)
         problem = F.lit(None).cast("string")
         for name, text in {**expressions, "where": selection.where}.items():
             if text:
-                said = F.lit(f"--{name} cannot be evaluated: {getattr(selection, name)}")
+                option = "--where" if name == "where" else options.get(name, f"--column {name}")
+                said = F.lit(f"{option} cannot be evaluated: {given.get(name, text)}")
                 problem = F.when(_fails(rows, text), said).otherwise(problem)
         row = F.when(problem.isNotNull(), F.to_json(F.struct(*(F.col(f"`{name}`") for name in rows.columns))))
-        columns = [
-            F.when(~_fails(rows, text), F.expr(text)).alias("due_at" if name == "due" else name)
-            for name, text in expressions.items()
-        ]
+        columns = [F.when(~_fails(rows, text), F.expr(text)).alias(name) for name, text in expressions.items()]
         if selection.where:
             rows = rows.where(_fails(rows, selection.where) | F.expr(selection.where))
         return rows.select(*columns, problem.alias(SOURCE_PROBLEM), row.alias(SOURCE_ROW))

@@ -41,6 +41,13 @@ class ScheduleOptions:
         str, typer.Option(metavar="SQL", help="The job's id. Without it: a hash of the batch and the columns.")
     ] = ""
     due: Annotated[str, typer.Option(metavar="SQL", help="When it is due, a timestamp. Without it: now.")] = ""
+    column: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=SQL",
+            help="delay, queue, ttl, tries, priority or attributes of each row; null: as the options say. Repeatable.",
+        ),
+    ] = field(default_factory=list[str])
     where: Annotated[str, typer.Option(metavar="SQL", help="Which rows.")] = ""
     format: Annotated[
         str,
@@ -56,8 +63,8 @@ class ScheduleOptions:
     def selection(self) -> "Selection":
         from duetime.spark.sources import Selection
 
-        options = parse_attributes(self.source_option)
-        return Selection(self.source, self.body, self.format, options, self.id, self.due, self.where)
+        options, columns = parse_attributes(self.source_option), parse_attributes(self.column)
+        return Selection(self.source, self.body, self.format, options, self.id, self.due, self.where, columns)
 
 
 @dataclass(frozen=True)
