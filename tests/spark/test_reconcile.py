@@ -190,10 +190,10 @@ def put_back_twice(spark: SparkSession, tmp_path: Path, yesterday: int, url: str
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from duetime.spark.audit.store import StoreView
-from duetime.spark.reconcile.entries import RepairEntries
+from duetime.spark.store_view import StoreView
+from duetime.spark.load.task_entries import TaskEntries
 
-entries = RepairEntries(Path(sys.argv[2]), StoreView(sys.argv[1]), run="killed")
+entries = TaskEntries(Path(sys.argv[2]), StoreView(sys.argv[1]), instance="reconcile-killed")
 for _ in range(3):
     entries.write([b'{"ts":1,"event":"heartbeat"}'] * 25_001)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -20,7 +20,6 @@ from duetime.model.names import Queue
 from duetime.spark import schedule
 from duetime.spark.audit.journal import JournalIncomplete, JournalNow, JournalProblem
 from duetime.spark.audit.run import Audited, Beside, run_audit
-from duetime.spark.audit.store import StoreView
 from duetime.spark.ingest.run import about_events, known_nodes, run_ingest
 from duetime.spark.ingest.transform import without_known
 from duetime.spark.lake.lake import Lake, Manifest
@@ -30,6 +29,7 @@ from duetime.spark.load.options import LoadFields, LoadOptions
 from duetime.spark.load.task_push import LoadFailed
 from duetime.spark.reconcile.run import run_reconcile
 from duetime.spark.rounds import RoundPlan, run_round
+from duetime.spark.store_view import StoreView
 from duetime.stores.base import RulesChange
 from duetime.stores.open import open_store
 from tests.plugins.served import StartServer

@@ -18,9 +18,9 @@ from duetime.journal.reader import read_journal
 from duetime.model.clock import SystemClock
 from duetime.model.job import Delivery, Event
 from duetime.model.names import Queue
-from duetime.spark.audit.store import StoreView
-from duetime.spark.reconcile.entries import RepairEntries, close_left
+from duetime.spark.load.task_entries import TaskEntries, close_left
 from duetime.spark.reconcile.repair_task import RepairTask
+from duetime.spark.store_view import StoreView
 
 QUEUE = Queue("shop", "mail")
 NAMES = ["first", "second", "third", "ü-\N{SNOWMAN}"]
@@ -57,7 +57,7 @@ def carry_out(url: str, batches: Iterator[pa.RecordBatch], now: int, journal: st
     view = StoreView(url)
     epoch = view.info().epoch
     view.close()
-    task = RepairTask((url, None), epoch, now, run="run", journal=journal)
+    task = RepairTask((url, None), epoch, now, instance="reconcile-run", journal=journal)
     found = [row for batch in task(batches) for row in batch.to_pylist()]
     return sorted(found, key=lambda row: NAMES.index(row["id"]) if row["id"] else 0)
 
@@ -148,7 +148,7 @@ def test_a_task_writes_its_entries_and_signs_off(address_of: Callable[[str], str
 
 def test_a_task_is_a_registered_node_before_it_has_written(address_of: Callable[[str], str], tmp_path: Path) -> None:
     with closing(StoreView(address_of("sqlite"))) as view:
-        entries = RepairEntries(tmp_path / "journal", view, run="run")
+        entries = TaskEntries(tmp_path / "journal", view, instance="reconcile-run")
         entries.write([b'{"ts":1,"event":"heartbeat"}'])
         assert view.registered()[entries.node].last is None
         entries.close()
@@ -158,10 +158,10 @@ def test_a_task_is_a_registered_node_before_it_has_written(address_of: Callable[
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from duetime.spark.audit.store import StoreView
-from duetime.spark.reconcile.entries import RepairEntries
+from duetime.spark.store_view import StoreView
+from duetime.spark.load.task_entries import TaskEntries
 
-entries = RepairEntries(Path(sys.argv[2]), StoreView(sys.argv[1]), run=sys.argv[3])
+entries = TaskEntries(Path(sys.argv[2]), StoreView(sys.argv[1]), instance=f"reconcile-{sys.argv[3]}")
 entries.write([b'{"ts":1,"event":"heartbeat"}'] * int(sys.argv[4]))
 if int(sys.argv[4]) > 1:
     entries._writer.flush(60)
@@ -178,9 +178,9 @@ def test_the_driver_closes_the_nodes_of_tasks_that_were_killed(
         killed = subprocess.run([sys.executable, "-c", KILLED, url, str(journal), run, count], check=False)
         assert killed.returncode == -signal.SIGKILL
     with closing(StoreView(url)) as view:
-        alive = RepairEntries(journal, view, run="other")
+        alive = TaskEntries(journal, view, instance="reconcile-other")
         alive.write([b'{"ts":1,"event":"heartbeat"}'])
-        close_left(journal, "run", view)
+        close_left(journal, "reconcile-run", view)
         lasts = {name: record.last for name, record in view.registered().items()}
         alive.close()
     ended = {name: last for name, last in lasts.items() if name.startswith("reconcile-run-")}

@@ -12,9 +12,9 @@ from duetime.model.clock import SystemClock
 from duetime.model.job import NewJob
 from duetime.model.names import DEFAULT_POOL, Queue
 from duetime.spark.audit.run import Beside, run_audit
-from duetime.spark.audit.store import StoreView
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile.run import run_reconcile
+from duetime.spark.store_view import StoreView
 from duetime.stores.base import Push
 from duetime.stores.open import open_store
 from tests.plugins.served import ServedProcess, StartServer

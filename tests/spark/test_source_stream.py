@@ -1,5 +1,6 @@
 """Streams: the journal as a table that grows, and micro-batches that become jobs."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from duetime.journal.events import Entry, write_line
+from duetime.journal.reader import read_journal
 from duetime.journal.segments import open_name, sealed_name
 from duetime.model.errors import InvalidSettings, StoreDamaged
 from duetime.model.job import Event
 from duetime.spark.source.stream import JournalReader
+from duetime.spark.store_view import StoreView
 from duetime.stores.finishes import SeenJoin
 from tests.spark.conftest import jobs_in
 
@@ -231,7 +234,7 @@ def test_rows_are_typed(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_replayed_micro_batch_adds_nothing(spark: SparkSession, redis_url: str, tmp_path: Path) -> None:
-    source = tmp_path / "source"
+    source, journal = tmp_path / "source", tmp_path / "journal"
 
     def run_query() -> None:
         (
@@ -239,7 +242,7 @@ def test_a_replayed_micro_batch_adds_nothing(spark: SparkSession, redis_url: str
             .json(str(source))
             .select(F.col("name").alias("body"))
             .writeStream.format("duetime")
-            .options(url=redis_url, queue="recall", batch="stream-1")
+            .options(url=redis_url, queue="recall", batch="stream-1", journal=str(journal))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -260,4 +263,9 @@ def test_a_replayed_micro_batch_adds_nothing(spark: SparkSession, redis_url: str
     # The same row in the next micro-batch is another job.
     (source / "2.json").write_text('{"name": "n0"}\n')
     run_query()
-    assert len(jobs_in(redis_url, "default", "recall")) == 51
+    jobs = {(job.id, job.born) for job in jobs_in(redis_url, "default", "recall")}
+    assert len(jobs) == 51
+    accepted = [one for one in read_journal(journal) if isinstance(one, Entry) and one.event is Event.ACCEPTED]
+    assert {(one.id, one.born) for one in accepted} == jobs
+    with closing(StoreView(redis_url)) as view:
+        assert all(record.last is not None for record in view.registered().values())

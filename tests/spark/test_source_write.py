@@ -2,13 +2,19 @@
 
 import datetime
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duetime.model.job import Job, Priority, State
+from duetime.client import connect
+from duetime.journal.events import REPEATED, Entry, body_of
+from duetime.journal.reader import read_journal
+from duetime.model.job import Event, Job, Priority, State
+from duetime.spark.store_view import StoreView
 from tests.spark.conftest import jobs_in
 
 DUE = datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)
@@ -120,6 +126,27 @@ def test_spread_moves_due_times_into_the_window(spark: SparkSession, redis_url: 
 def test_options_that_cannot_be(spark: SparkSession, redis_url: str, options: dict[str, str], problem: str) -> None:
     with pytest.raises(PySparkException, match=problem):
         save(members(spark), redis_url, **options)
+
+
+def test_a_pool_that_journals_gets_an_entry_for_each_job(spark: SparkSession, tmp_path: Path) -> None:
+    """From .save() and from SQL; each task is a node that has ended, and none of them is waited for."""
+    url, journal = f"sqlite://{tmp_path}/jobs.db", tmp_path / "journal"
+    with connect(url, namespace="crm", journal=str(journal)) as client:
+        client.queue("recall").push(b"first", id="recall-00001", due_at=DUE_MS)
+    save(members(spark), url, journal=str(journal))
+    members(spark, 5).createOrReplaceTempView("members")
+    options = f"url '{url}', namespace 'crm', queue 'recall', journal '{journal}'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW recall USING duetime OPTIONS ({options})")
+    spark.sql("INSERT INTO recall (id, due_at, body) SELECT id, due_at, cast(to_json(body) AS binary) FROM members")
+
+    jobs = {(job.id, job.born, job.body) for job in jobs_in(url, "crm", "recall")}
+    entries = [one for one in read_journal(journal) if isinstance(one, Entry) and one.event is Event.ACCEPTED]
+    assert {(one.id, one.born, body_of(one)) for one in entries} == jobs
+    assert (len(jobs), sum(one.reason != REPEATED for one in entries)) == (5, 5), "jobs that were kept are said again"
+    with closing(StoreView(url)) as view:
+        nodes = view.registered()
+    assert all(record.last is not None for record in nodes.values())
+    assert {name.partition("-")[0] for name in nodes} >= {"load"}
 
 
 def test_columns_that_no_job_has(spark: SparkSession, redis_url: str) -> None:

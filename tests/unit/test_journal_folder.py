@@ -11,7 +11,7 @@ from duetime.journal.options import embedded_options, local_folder, options_of
 from duetime.journal.registration import RegisteredNode
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import load
-from duetime.spark.load.journal_rules import with_journal
+from duetime.spark.load.batch_journal import with_journal
 from duetime.spark.load.options import read_options
 
 ELSEWHERE = ["s3a://logs/duetime", "hdfs:///logs", "s3://logs", "abfss://a@b.core/x"]

@@ -14,7 +14,6 @@ from duetime.journal.registration import RegisteredNode
 from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.names import DEFAULT_POOL
 from duetime.spark.audit.open_segments import OpenSegments
-from duetime.spark.audit.store import StoreView
 from duetime.spark.ingest import transform as ingest
 from duetime.spark.ingest.about import DamagedLines, about_events
 from duetime.spark.ingest.ended_nodes import read_ended
@@ -23,6 +22,7 @@ from duetime.spark.lake.files import files_for
 from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import NodeState, join_nodes, without
 from duetime.spark.load.batch_journal import BATCH_NODE
+from duetime.spark.store_view import StoreView
 
 LOOK_EVERY_S = 1.0
 TELL_EVERY_S = 10.0

@@ -23,7 +23,6 @@ from duetime.spark.audit import transform as audit
 from duetime.spark.audit.closed_files import closed_sums, days_of
 from duetime.spark.audit.journal import JournalNow, JournalProblem, Wait, forget_whole_nodes, read_until
 from duetime.spark.audit.scan import scan
-from duetime.spark.audit.store import StoreView
 from duetime.spark.audit.transform import SCAN, Scanned
 from duetime.spark.ingest.about import purge_frame
 from duetime.spark.lake.lake import DataFile, Lake, Manifest
@@ -33,6 +32,7 @@ from duetime.spark.lifecycle.run import run_lifecycle
 from duetime.spark.load.options import LoadOptions
 from duetime.spark.schemas import JOBS
 from duetime.spark.session import whole_file_session
+from duetime.spark.store_view import StoreView
 
 WAIT_S = 2 * JournalOptions.segment_age_s + HOUSEKEEPING_S
 """How long to wait for the nodes' next heartbeat. It is written within 5 s, but a node that ships its journal seals the

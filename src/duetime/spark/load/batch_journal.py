@@ -9,8 +9,8 @@ writes to this node. The folder must be reachable from the executors.
 
 import os
 import re
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +18,18 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from duetime.journal.events import REPEATED, Draft, Entry, body_fields, place_before_seq, write_line, write_text
-from duetime.journal.registration import abandon, register, sign_off
+from duetime.client.store_link import opened_store
+from duetime.journal.events import REPEATED, Draft, Entry, body_fields, place_before_seq, write_line
+from duetime.journal.options import embedded_options
+from duetime.journal.registration import (
+    abandon,
+    begin_journaling,
+    find_journaling,
+    refusal_without_journal,
+    register,
+    registered,
+    sign_off,
+)
 from duetime.journal.segments import sealed_name, sync_folder
 from duetime.model.ids import IdMaker
 from duetime.model.job import Event, Job, Moved, NewJob
@@ -27,6 +37,7 @@ from duetime.model.names import Queue
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.job_columns import arrow
 from duetime.spark.load.options import LoadOptions
+from duetime.spark.load.task_entries import number
 from duetime.stores.base import Store, get_all
 from duetime.stores.bulk import Loaded
 from duetime.stores.open import open_store
@@ -45,6 +56,28 @@ def batch_node(options: LoadOptions) -> str:
     return f"{BATCH_NODE}{'-'.join(parts)}-{IdMaker().make()}"
 
 
+async def with_journal(options: LoadOptions) -> LoadOptions:
+    """The options with the folder for the batch's entries, which is found as an embedded engine finds it.
+
+    There is none if the pool does not journal and nobody asked for it. Raises InvalidSettings if the pool journals and
+    the journal is "off".
+    """
+    if options.is_http:
+        return options
+    async with opened_store(options.store_url) as store:
+        found = await find_journaling(store)
+        if not found and not options.journal:
+            return options
+        journal = embedded_options(options.url, options.journal, nodes=await registered(store))
+        if journal is None:
+            if found:
+                raise refusal_without_journal(found)
+            return options
+        pool = found.pool if found else options.pool
+        await begin_journaling(store, pool)
+    return replace(options, journal=str(journal.folder.absolute()), pool=pool)
+
+
 class BatchJournal:
     """A batch's node, from the driver's side. `lines` counts the good rows of each file, in the order of the files."""
 
@@ -57,30 +90,22 @@ class BatchJournal:
     async def begin(self) -> None:
         """Register the node, before the first push. Idempotent."""
         self._folder.mkdir(0o700, parents=True, exist_ok=True)
-        async with self._store() as store:
+        async with opened_store(self._options.store_url) as store:
             await register(store, self.node)
 
     async def abandon(self) -> None:
         """Give up the node, so that audit and reconcile do not wait for it: what it pushed cannot be known any more."""
-        async with self._store() as store:
+        async with opened_store(self._options.store_url) as store:
             await abandon(store, self.node)
 
     async def end(self) -> None:
         """Close the node and sign it off, when all files are pushed and written. Idempotent."""
-        async with self._store() as store:
+        async with opened_store(self._options.store_url) as store:
             at = (await store.ping()).now
             closed = Entry(ts=at, wrote_at=at, node=self.node, seq=self._last, event=Event.CLOSED)
             with SegmentFile(self._folder, self._last, self._last) as file:
                 file.write(write_line(closed))
             await sign_off(store, self.node, self._last)
-
-    @asynccontextmanager
-    async def _store(self) -> AsyncGenerator[Store]:
-        store = await open_store(self._options.store_url)
-        try:
-            yield store
-        finally:
-            await store.close()
 
 
 class SegmentFile:
@@ -116,28 +141,44 @@ class FileJournal:
     """The entries of one file's rows, numbered from `first` on. Runs on executors."""
 
     def __init__(self, options: LoadOptions, node: str, first: int, file: BinaryIO) -> None:
-        self._options, self._node, self._file = options, node, file
-        self._seq = first - 1
+        self._steps, self._node, self._file, self._next = StepEntries(options), node, file, first
+        self.close = self._steps.close
+
+    async def write(self, portion: Portion, answer: Loaded) -> None:
+        """Write an entry for each job of the step."""
+        drafts = await self._steps.drafts(portion, answer)
+        self._file.write(b"".join(number(drafts, place_before_seq(answer.at, self._node), self._next)))
+        self._next += len(drafts)
+
+
+class StepEntries:
+    """The entries of the steps that a task has pushed, as JSON objects without node and number. Runs on executors."""
+
+    def __init__(self, options: LoadOptions) -> None:
+        self._options = options
         self._store: Store | None = None
 
     async def close(self) -> None:
         if self._store:
             await self._store.close()
 
-    async def write(self, portion: Portion, answer: Loaded) -> None:
-        """Write an entry for each job of the step."""
-        if (lines := self._plain_lines(portion, answer)) is not None:
-            self._file.write(b"".join(lines))
-            return
+    async def drafts(self, portion: Portion, answer: Loaded) -> list[bytes]:
+        """An entry for each job of the step."""
+        if (plain := self._plain_drafts(portion, answer)) is not None:
+            return plain
         jobs = portion.columns.jobs(answer.step.first, answer.step.last)
         moved = answer.moved or [Moved(Event.ACCEPTED, job.id, answer.born, 0, job.due_at or 0) for job in jobs]
         held = await self._held(portion.queue, moved)
+        where = {"pool": self._options.pool, "namespace": portion.queue.namespace, "queue": portion.queue.name}
+        found: list[bytes] = []
         for job, one in zip(jobs, moved, strict=True):
             kept = held.get(one.id)
             if one.event is Event.KEPT and kept and kept.born == one.born:
-                self._append(portion.queue, answer.at, **_kept(kept))
+                fields = _kept(kept)
             else:
-                self._append(portion.queue, answer.at, **self._moved(one), **_whole(job, one))
+                fields = {**self._moved(one), **_whole(job, one)}
+            found.append(_encode(Draft(ts=answer.at, **where, **fields)))
+        return found
 
     async def _held(self, queue: Queue, moved: Sequence[Moved]) -> dict[str, Job]:
         """The jobs that had the rows' ids before. They are journaled again: their pusher may have died before that."""
@@ -148,8 +189,8 @@ class FileJournal:
             self._store = await open_store(self._options.store_url)
         return {job.id: job for job in await get_all(self._store, queue, ids) if job}
 
-    def _plain_lines(self, portion: Portion, answer: Loaded) -> Iterator[bytes] | None:
-        """The lines of a step whose jobs were all accepted and differ in id, due time and text only; None for others.
+    def _plain_drafts(self, portion: Portion, answer: Loaded) -> list[bytes] | None:
+        """The entries of a step whose jobs were all accepted and differ in id, due time and text only; None for others.
 
         They are put together from bytes: encoding a million entries would take as long as pushing their jobs.
         """
@@ -173,15 +214,12 @@ class FileJournal:
             tries=columns.tries,
             batch=self._options.batch,
         )
-        middle = b',%b,"due_at":' % _encode(common)[1:-1]
-        place = place_before_seq(answer.at, self._node)
+        head = b'%b,"due_at":' % _encode(common)[:-1]
         ids, times = columns.ids[step].to_pylist(), columns.due_at[step].to_pylist()
-        first = self._seq + 1
-        self._seq += len(ids)
-        return (
-            write_text(b'%b%d%b%d,"id":%b,"body":%b}' % (place, seq, middle, due_at, _encode(name), _encode(body)))
-            for seq, (name, due_at, body) in enumerate(zip(ids, times, bodies, strict=True), first)
-        )
+        return [
+            b'%b%d,"id":%b,"body":%b}' % (head, due_at, _encode(name), _encode(body))
+            for name, due_at, body in zip(ids, times, bodies, strict=True)
+        ]
 
     def _moved(self, moved: Moved) -> dict[str, Any]:
         return {
@@ -194,12 +232,6 @@ class FileJournal:
             "batch": self._options.batch,
             "was": moved.was,
         }
-
-    def _append(self, queue: Queue, at: int, **fields: Any) -> None:
-        self._seq += 1
-        place = {"ts": at, "wrote_at": at, "node": self._node, "seq": self._seq}
-        where = {"pool": self._options.pool, "namespace": queue.namespace, "queue": queue.name}
-        self._file.write(write_line(Entry(**place, **where, **fields)))
 
 
 def _whole(job: NewJob, moved: Moved) -> dict[str, Any]:

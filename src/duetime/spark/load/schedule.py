@@ -22,9 +22,9 @@ from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.ids import IdMaker
 from duetime.spark.lake.files import LocalFiles
 from duetime.spark.load.batch import Accepted, Batch, BatchConflict, Scheduled
+from duetime.spark.load.batch_journal import with_journal
 from duetime.spark.load.job_columns import EXPRESSION
 from duetime.spark.load.job_rows import ROWS, check_columns, job_rows, order
-from duetime.spark.load.journal_rules import with_journal
 from duetime.spark.load.options import BadRecords, LoadFields, LoadOptions, read_options
 from duetime.spark.load.push_round import find_round, push_round
 from duetime.spark.load.task_push import ask_store

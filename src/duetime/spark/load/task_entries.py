@@ -1,7 +1,6 @@
-"""The journal entries that a reconcile writes: nodes of its own, each sealed and closed by the process that wrote it.
+"""The journal entries that a task writes itself: a node of its own, sealed, closed and signed off by that task.
 
-A task writes the entries of its jobs into the journal itself, where the journal is a folder that executors reach as
-well. Where it is not, the driver writes them to a folder of its own and copies the sealed segments. A task that is
+Used by the tasks of `reconcile` and of `.save()`, where the journal is a folder that executors reach. A task that is
 killed, such as the slower one of two speculative tasks, leaves its node open: the driver closes it (`close_left`).
 """
 
@@ -15,7 +14,7 @@ from duetime.journal.housekeeping import close_if_dead
 from duetime.journal.options import JournalOptions
 from duetime.journal.segments import LOCK, segments
 from duetime.journal.writer import Numbered, Writer
-from duetime.spark.audit.store import StoreView
+from duetime.spark.store_view import StoreView
 
 KILLED_S = 10.0
 """How long the driver waits for the processes of killed tasks to end; Spark gives them two seconds."""
@@ -27,17 +26,17 @@ their jobs in the store.
 """
 
 
-class RepairEntries:
-    """One node. It begins with the first entry, so that a run without entries leaves no node behind.
+class TaskEntries:
+    """One node. It begins with the first entry, so that a task without entries leaves no node behind.
 
-    `run` is the reconcile's, and part of the node's name. `deliver` is called with the node's folder when all of its
-    segments are sealed.
+    The node's name begins with `instance`, the same for all tasks of a run. `deliver` is called with the node's folder
+    when all of its segments are sealed.
     """
 
     def __init__(
-        self, folder: Path, view: StoreView, *, run: str, deliver: Callable[[Path], None] = lambda node: None
+        self, folder: Path, view: StoreView, *, instance: str, deliver: Callable[[Path], None] = lambda node: None
     ) -> None:
-        self._folder, self._view, self._run, self._deliver = folder, view, run, deliver
+        self._folder, self._view, self._instance, self._deliver = folder, view, instance, deliver
         self._writer: Writer | None = None
         self._begun = 0
         self._written: Future[None] = Future()
@@ -49,11 +48,7 @@ class RepairEntries:
 
     def write(self, drafts: Sequence[bytes]) -> None:
         """Write drafts that are JSON already. Otherwise as `append`."""
-
-        def numbered(place: bytes, seq: int) -> list[bytes]:
-            return [write_text(b"%b%d,%b" % (place, at, draft[1:])) for at, draft in enumerate(drafts, seq)]
-
-        self.append(numbered)
+        self.append(lambda place, seq: number(drafts, place, seq))
 
     def append(self, numbered: Numbered) -> None:
         """Write lines that the caller makes; they are on disk when `close` returns. Raises what the write raised."""
@@ -65,7 +60,7 @@ class RepairEntries:
             writer.flush_to(self._written)
 
     def _begin(self) -> Writer:
-        writer = Writer(JournalOptions(self._folder, instance=_instance(self._run)))
+        writer = Writer(JournalOptions(self._folder, instance=self._instance))
         writer.open()
         self._writer = writer
         self._view.register(writer.node)
@@ -83,20 +78,21 @@ class RepairEntries:
         self._view.sign_off(self.node, self._writer.seq)
 
 
-def close_left(journal: Path, run: str, view: StoreView) -> None:
+def number(drafts: Sequence[bytes], place: bytes, seq: int) -> list[bytes]:
+    """The journal's lines for drafts (JSON objects), numbered from `seq` on; `place` is what each line begins with."""
+    return [write_text(b"%b%d,%b" % (place, at, draft[1:])) for at, draft in enumerate(drafts, seq)]
+
+
+def close_left(journal: Path, instance: str, view: StoreView) -> None:
     """Close the nodes of a run whose tasks were killed, and sign them off, so that no reader waits for their entries.
 
     What such a task did is in the journal all the same: the task that ran in its place met its marks. A task that is
     still running after KILLED_S keeps its node; a later run closes it.
     """
     deadline = time.monotonic() + KILLED_S
-    for node in sorted(journal.glob(f"{_instance(run)}-*")):
+    for node in sorted(journal.glob(f"{instance}-*")):
         while (node / LOCK).exists() and not close_if_dead(node) and time.monotonic() < deadline:
             time.sleep(CHECK_EVERY_S)
         record = view.registered().get(node.name)
         if record and record.last is None and not (node / LOCK).exists():
             view.sign_off(node.name, segments(node)[-1].last)
-
-
-def _instance(run: str) -> str:
-    return f"reconcile-{run}"

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from duetime.model.job import MAX_RESULT_MS, STEP_JOBS, Event
 from duetime.model.names import Queue
-from duetime.spark.audit.store import StoreView
 from duetime.spark.audit.transform import LOST, STORE_KEY, Scanned
+from duetime.spark.store_view import StoreView
 from duetime.stores.finishes import JoinCount
 
 JOIN_KEY = ("namespace", "queue", "name")

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from duetime.spark.audit.journal import JournalProblem
 from duetime.spark.lake.lake import Lake
 from duetime.spark.load.push_round import told as task_error
+from duetime.spark.load.task_entries import TaskEntries
 from duetime.spark.reconcile import transform as reconcile
-from duetime.spark.reconcile.entries import RepairEntries
 from duetime.spark.reconcile.repair_task import RESULTS, RepairTask, StoreChanged
 
 ENTRIES_AT_ONCE = 10_000
@@ -47,7 +47,7 @@ class Reconciled:
 
 
 def repair(
-    lake: Lake, task: RepairTask, entries: RepairEntries | None, done: Reconciled, told: Callable[[str], None]
+    lake: Lake, task: RepairTask, entries: TaskEntries | None, done: Reconciled, told: Callable[[str], None]
 ) -> None:
     """Carry out the plan of the run. Raises DuetimeError; what was done by then stays, and the next run goes on.
 
@@ -76,7 +76,7 @@ def repair(
     done.nodes |= {entries.node} if entries.node else set()
 
 
-def _write_entries(lake: Lake, file: str, entries: RepairEntries) -> None:
+def _write_entries(lake: Lake, file: str, entries: TaskEntries) -> None:
     """The entries of one file of results, which is what a task made and fits into memory."""
     found: Any = lake.spark.read.parquet(file).where(F.col("entry").isNotNull()).select("entry")
     table = found.toArrow()

@@ -25,13 +25,13 @@ from duetime.journal.events import REPEATED, Draft, body_fields, write_text
 from duetime.model.errors import Conflict, DuetimeError
 from duetime.model.job import STEP_BYTES, STEP_JOBS, Event, Job, Moved, NewJob, Priority
 from duetime.model.names import Queue
-from duetime.spark.audit.store import StoreView
 from duetime.spark.load.job_columns import arrow, kernels
 from duetime.spark.load.options import LoadOptions
+from duetime.spark.load.task_entries import TaskEntries
 from duetime.spark.load.task_push import open_destination
 from duetime.spark.reconcile import transform as reconcile
-from duetime.spark.reconcile.entries import RepairEntries
 from duetime.spark.schemas import KEY
+from duetime.spark.store_view import StoreView
 from duetime.stores.base import REPAIR_LIFE_MS, Push, Pushed, repair_mark
 from duetime.stores.bulk import Bulk, LostColumns
 
@@ -74,13 +74,14 @@ class UnderWay(NamedTuple):
 class RepairTask:
     """Pickled to executors. `epoch` and `scanned_at` are those of the scan that the plan rests on.
 
-    `journal` is the journal's folder, empty if executors cannot write there; `run` is part of the names of its nodes.
+    `journal` is the journal's folder, empty if executors cannot write there. The names of its nodes there begin with
+    `instance`.
     """
 
     def __init__(
-        self, address: tuple[str, str | None], epoch: str, scanned_at: int, *, run: str, journal: str = ""
+        self, address: tuple[str, str | None], epoch: str, scanned_at: int, *, instance: str, journal: str = ""
     ) -> None:
-        self._address, self._run, self._journal = address, run, journal
+        self._address, self._instance, self._journal = address, instance, journal
         self._epoch, self._scanned_at = epoch, scanned_at
         self._checked_s, self._checked_at = 0.0, 0
 
@@ -90,7 +91,7 @@ class RepairTask:
             view = stack.enter_context(closing(StoreView(*self._address)))
             entries = None
             if self._journal:
-                entries = stack.enter_context(closing(RepairEntries(Path(self._journal), view, run=self._run)))
+                entries = stack.enter_context(closing(TaskEntries(Path(self._journal), view, instance=self._instance)))
             url, token = self._address
             loop = stack.enter_context(LoopThread())
             bulk = loop.run(open_destination(LoadOptions(url, token=token)))
@@ -113,7 +114,7 @@ class RepairTask:
             self._checked_s, self._checked_at = clock, info.now
         return self._checked_at
 
-    async def _put_back(self, view: StoreView, bulk: Bulk, plain: Any, entries: RepairEntries | None) -> Sequence[Any]:
+    async def _put_back(self, view: StoreView, bulk: Bulk, plain: Any, entries: TaskEntries | None) -> Sequence[Any]:
         """Push lost jobs by columns. Returns RESULTS, in one batch: Spark takes long for many small ones."""
         told: list[Any] = []
         waiting: deque[UnderWay] = deque()
@@ -157,7 +158,7 @@ class RepairTask:
             yield from _push(view, queue, push, now)
 
 
-async def _answered(view: StoreView, done: UnderWay, entries: RepairEntries | None) -> Any:
+async def _answered(view: StoreView, done: UnderWay, entries: TaskEntries | None) -> Any:
     """RESULTS, one row for all if they were put back and this task writes the journal: which jobs they are is in the
     plan, and in the journal.
     """
@@ -179,7 +180,7 @@ async def _answered(view: StoreView, done: UnderWay, entries: RepairEntries | No
     return arrow.RecordBatch.from_pylist([{**summed, "node": entries.node}], schema=RESULT_SCHEMA)
 
 
-def _told(results: Iterable[Result], entries: RepairEntries | None) -> Any:
+def _told(results: Iterable[Result], entries: TaskEntries | None) -> Any:
     """RESULTS. If this task writes the journal, the entries go there, and the rows name the node."""
     found = [(row, result, problem, draft and msgspec.json.encode(draft)) for row, result, problem, draft in results]
     if entries and (drafts := [draft for _, _, _, draft in found if draft]):

@@ -25,17 +25,17 @@ from duetime.model.job import DAY_MS
 from duetime.spark.audit.closed_files import days_of
 from duetime.spark.audit.journal import check_complete, forget_whole_nodes
 from duetime.spark.audit.run import Beside, Evidence, Told, born_after, findings, gather, write_places
-from duetime.spark.audit.store import StoreView
 from duetime.spark.audit.transform import Scanned
 from duetime.spark.ingest.about import about_events
 from duetime.spark.lake.files import Files, LocalFiles, files_for
 from duetime.spark.lake.lake import Lake
+from duetime.spark.load.task_entries import TaskEntries, close_left
 from duetime.spark.reconcile import joins
 from duetime.spark.reconcile import transform as reconcile
-from duetime.spark.reconcile.entries import RepairEntries, close_left
 from duetime.spark.reconcile.repair import Reconciled, repair
 from duetime.spark.reconcile.repair_task import SUPERSEDED, RepairTask
 from duetime.spark.schemas import JOBS, KEY
+from duetime.spark.store_view import StoreView
 
 PLAN_ROWS = 50_000
 """At most, of one file of the plan. Spark gives whole files to the tasks, and few large ones leave cores idle."""
@@ -52,6 +52,7 @@ def run_reconcile(
 ) -> Reconciled:
     """Raises JournalIncomplete with the names of the nodes that stand in the way; nothing was done then."""
     run = IdMaker().make()
+    instance = f"reconcile-{run}"
     files = files_for(lake.spark, journal)
     if isinstance(files, LocalFiles) and not dry_run:
         close_dead_nodes(files.path(journal))
@@ -70,18 +71,18 @@ def run_reconcile(
                 (beside.url, beside.token),
                 scanned.epoch,
                 scanned.ended_at,
-                run=run,
+                instance=instance,
                 journal=str(files.path(journal)) if isinstance(files, LocalFiles) else "",
             )
             with closing(StoreView(beside.url, beside.token)) as view:
                 if counted is not None:
                     joins.raise_counts(counted, view)
                 try:
-                    with _driver_entries(files, journal, view, run) as entries:
+                    with _driver_entries(files, journal, view, instance) as entries:
                         repair(lake, task, entries, done, told)
                 finally:
                     if isinstance(files, LocalFiles):
-                        close_left(files.path(journal), run, view)
+                        close_left(files.path(journal), instance, view)
                 forget_whole_nodes(lake, evidence.journal, view)
         _write_summary(lake, done, scanned, beside, files.home(journal))
         return done
@@ -90,7 +91,7 @@ def run_reconcile(
 
 
 @contextmanager
-def _driver_entries(files: Files, journal: str, view: StoreView, run: str) -> Generator[RepairEntries | None]:
+def _driver_entries(files: Files, journal: str, view: StoreView, instance: str) -> Generator[TaskEntries | None]:
     """The driver's node, for a journal that executors cannot write; None for a local one."""
     if isinstance(files, LocalFiles):
         yield None
@@ -103,7 +104,7 @@ def _driver_entries(files: Files, journal: str, view: StoreView, run: str) -> Ge
 
     with (
         TemporaryDirectory(prefix="duetime-reconcile-") as aside,
-        closing(RepairEntries(Path(aside), view, run=run, deliver=deliver)) as entries,
+        closing(TaskEntries(Path(aside), view, instance=instance, deliver=deliver)) as entries,
     ):
         yield entries
 

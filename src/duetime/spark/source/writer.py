@@ -2,13 +2,16 @@
 
 Tasks may run more than once, and there is one job per id: ids come with the rows or are derived from them, and a push
 keeps what exists. With a batch's name each step also carries a mark of its content, so that a task that runs again over
-the same rows adds nothing even after they were delivered and acked. If a repetition cuts its rows differently, only the
+the same rows adds nothing even after they were delivered and acked. In a pool that journals, each task writes the
+entries of its jobs as a node of its own. If a repetition cuts its rows differently, only the
 ids protect them, which is why `duetime.spark.schedule` exists. `write` runs on executors, the rest on the driver.
 """
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
@@ -18,14 +21,17 @@ from pyspark.sql.types import StructType
 from duetime.client.event_loop import run
 from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.ids import IdMaker
-from duetime.spark.load.chunks import Cutter
+from duetime.spark.load.batch_journal import StepEntries, with_journal
+from duetime.spark.load.chunks import Cutter, Portion
 from duetime.spark.load.job_columns import arrow, job_columns, kernels
 from duetime.spark.load.job_rows import KNOWN, check_columns
-from duetime.spark.load.journal_rules import refuse_journaled
 from duetime.spark.load.options import MARK_LIFE_MS, BadRecords, LoadOptions, read_options
+from duetime.spark.load.task_entries import TaskEntries, close_left
 from duetime.spark.load.task_push import PushCounts, ask_store, push_portions
 from duetime.spark.source.reader import JOBS
+from duetime.spark.store_view import StoreView
 from duetime.stores.base import Mark
+from duetime.stores.bulk import Loaded
 
 SPARKS_OWN = {"path", "checkpointlocation"}
 STORES_OWN = tuple(name for name in JOBS.names if name not in KNOWN)
@@ -49,37 +55,41 @@ class TaskDone(WriterCommitMessage):
 
 class LoadWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options = read_write_options(options, schema)
+        self._options: LoadOptions = run(with_journal(read_write_options(options, schema)))
         self._batch = self._options.batch or IdMaker().make()
-        run(refuse_journaled(self._options))
+        self._instance = _instance()
         self._now_ms: int = run(ask_store(self._options)).now  # the same for all tasks and their repetitions
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return _push(iterator, self._options, self._batch, self._now_ms)
+        return _push(iterator, self._options, self._batch, self._now_ms, self._instance)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None: ...
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _close_nodes(self._options, self._instance)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Pushed jobs cannot be taken back; say how many there are."""
         _log.error("load_aborted %s", _partly(messages))
+        _close_nodes(self._options, self._instance)
 
 
 class StreamLoadWriter(DataSourceStreamArrowWriter):
     """Spark repeats a micro-batch with the same number and rows after a crash, so ids made of those are the same."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options = read_write_options(options, schema)
-        run(refuse_journaled(self._options))
+        self._options: LoadOptions = run(with_journal(read_write_options(options, schema)))
+        self._instance = _instance()
         if not self._options.batch and "id" not in schema.names:
             raise InvalidSettings("a stream without a column id needs the option batch: its ids are derived from it")
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         now_ms: int = run(ask_store(self._options)).now
-        return _push(iterator, self._options, f"{self._options.batch}/{_micro_batch()}", now_ms)
+        return _push(iterator, self._options, f"{self._options.batch}/{_micro_batch()}", now_ms, self._instance)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None: ...
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _close_nodes(self._options, self._instance)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None: ...
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _close_nodes(self._options, self._instance)
 
 
 def read_write_options(options: Mapping[str, str], schema: StructType) -> LoadOptions:
@@ -92,9 +102,21 @@ def read_write_options(options: Mapping[str, str], schema: StructType) -> LoadOp
         raise InvalidSettings("only duetime.spark.schedule can skip bad rows; here they end the load")
     if read.max_jobs_per_second and not read.writers:
         raise InvalidSettings("maxJobsPerSecond needs the option writers: how many tasks push at a time and share it")
-    if read.journal:
-        raise InvalidSettings("only duetime.spark.schedule writes the journal of a batch")
+    if read.journal and read.is_http:
+        raise InvalidSettings("a server writes the journal itself: leave journal out, or name the store")
     return read
+
+
+def _instance() -> str:
+    """What the names of the nodes of a query's tasks begin with."""
+    return f"load-{IdMaker().make()}"
+
+
+def _close_nodes(options: LoadOptions, instance: str) -> None:
+    """Close the nodes of tasks that were killed. Runs on the driver."""
+    if options.journal:
+        with closing(StoreView(options.store_url)) as view:
+            close_left(Path(options.journal), instance, view)
 
 
 def _micro_batch() -> str:
@@ -107,14 +129,36 @@ def _local_property(name: str) -> str | None:
     return context.getLocalProperty(name) if context else None
 
 
-def _push(iterator: Iterator[Any], options: LoadOptions, batch: str, now_ms: int) -> TaskDone:
+def _push(iterator: Iterator[Any], options: LoadOptions, batch: str, now_ms: int, instance: str) -> TaskDone:
     def make_mark(number: int, digest: bytes) -> Mark | None:
         return Mark(f"{batch}/{digest.hex()}", digest, MARK_LIFE_MS, brief=True) if options.batch else None
 
     cutter, zone = Cutter(options.namespace, make_mark), _local_property("spark.sql.session.timeZone")
     tables = _sorted(_checked(job_columns(_own(rows), options, now_ms, batch, zone) for rows in iterator))
-    tally: PushCounts = run(push_portions(cutter.cut(tables), options, writers=options.writers))
+    portions = cutter.cut(tables)
+    if options.journal:
+        tally: PushCounts = run(_push_journaled(portions, options, instance))
+    else:
+        tally = run(push_portions(portions, options, writers=options.writers))
     return TaskDone(tally.rows, tally.accepted, tally.kept)
+
+
+async def _push_journaled(portions: Iterator[Portion], options: LoadOptions, instance: str) -> PushCounts:
+    """Push the portions; their entries are on the disk, in a node of this task, when this returns."""
+    assert options.journal is not None
+    steps = StepEntries(options)
+    with (
+        closing(StoreView(options.store_url)) as view,
+        closing(TaskEntries(Path(options.journal), view, instance=instance)) as entries,
+    ):
+
+        async def journal(portion: Portion, answer: Loaded) -> None:
+            entries.write(await steps.drafts(portion, answer))
+
+        try:
+            return await push_portions(portions, options, writers=options.writers, on_loaded=journal)
+        finally:
+            await steps.close()
 
 
 def _own(rows: Any) -> Any:
