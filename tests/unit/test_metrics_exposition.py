@@ -3,8 +3,8 @@
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from duetime.metrics.exposition import render
 from duetime.metrics.meters import Meters
+from duetime.metrics.snapshots import render
 
 
 def parsed(meters: Meters) -> dict[str, Metric]:

@@ -8,8 +8,7 @@ import pytest
 from duetime.engine import Engine
 from duetime.engine.recorder import ALL_QUEUES, Recorders, Step
 from duetime.metrics.meters import Meters, Snapshot
-from duetime.metrics.pool_meters import COUNTERS, MAX_RUNNING, PoolMeters
-from duetime.metrics.recorder import VERBS, MetricsRecorder, TimedStore
+from duetime.metrics.recorder import COUNTERS, MAX_RUNNING, VERBS, MetricsRecorder, PoolMeters, TimedStore
 from duetime.model.errors import LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, IfExists, Lease, NewJob, Priority, State
 from duetime.model.names import Queue
@@ -225,7 +224,7 @@ async def test_queues_beyond_the_limit_are_counted_together() -> None:
     assert bench.counted(Queue("ns", "a")) == {"pushed": 1, "kept": 1}
     assert bench.counted(Queue("other", "other")) == {"pushed": 2}
     assert bench.counted(Queue("ns", "c")) == {}
-    assert len(bench.pool._queues) == 2
+    assert len(bench.pool.queues) == 2
 
 
 async def test_requests_that_share_a_call_are_counted() -> None:

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duetime.metrics import snapshots
-from duetime.metrics.ended_processes import EndedProcesses
 from duetime.metrics.meters import PER_QUEUE, Meters, Snapshot
+from duetime.metrics.snapshots import EndedProcesses
 
 
 def process(pushed: float = 0, *, queue: str = "q", parked: float = 0, ready: float = 0, late: float = 0.5) -> Snapshot:

@@ -20,8 +20,7 @@ from duetime.model.names import MAX_ATTRIBUTES, Queue
 from duetime.protocols.v1 import V1App
 from duetime.stores.memory.store import MemoryStore
 from duetime.tracing.client import AsyncTraced, processing
-from duetime.tracing.engine import TracedEngine
-from duetime.tracing.server import ServerTracing, traces_url
+from duetime.tracing.server import ServerTracing, TracedEngine, traces_url
 from duetime.tracing.spans import Tracing
 from tests.protocols.v1.server import OneEngine, OpenGate, listen
 

@@ -18,9 +18,9 @@ import msgspec
 from duetime.console.rate_history import MeterGain, RateHistory, RatePoint, quantile, rate_points
 from duetime.engine.duties import Rounds, run_duty
 from duetime.metrics import snapshots
-from duetime.metrics.ended_processes import METRICS
 from duetime.metrics.meters import Labels, Reading
 from duetime.metrics.siblings import Siblings
+from duetime.metrics.snapshots import METRICS
 
 log = logging.getLogger("duetime.console")
 

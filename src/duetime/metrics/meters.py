@@ -3,7 +3,7 @@
 A meter belongs to one event loop and takes no lock. Code that counts often keeps the meter itself
 (`pushed = family.of("q")`, then `pushed.value += 1`), because finding it by its labels costs more than counting.
 `Meters.snapshot` answers all numbers of one process as data that can be sent to another one; `metrics/snapshots.py`
-adds several snapshots up, `metrics/exposition.py` writes one as text.
+adds several snapshots up, `metrics/snapshots.py` writes one as text.
 """
 
 from bisect import bisect_left

@@ -2,7 +2,7 @@
 
 Each process sends a snapshot of its counters. The process that was asked adds the snapshots up, reads the numbers of
 jobs and the totals from the stores, and writes the text. The supervisor remembers the counters of processes that ended
-(`ended_processes.py`) and sends them with the others.
+(`EndedProcesses`) and sends them with the others.
 """
 
 import asyncio
@@ -13,13 +13,11 @@ import msgspec
 
 from duetime.engine.pools import Pools
 from duetime.metrics import snapshots
-from duetime.metrics.ended_processes import METRICS
-from duetime.metrics.exposition import render
 from duetime.metrics.meters import Meters, Snapshot
 from duetime.metrics.process_meters import PER_WORKER, watch_process
-from duetime.metrics.queue_levels import StoreLevels
-from duetime.metrics.queue_totals import StoreTotals
 from duetime.metrics.siblings import Siblings, WorkerInfo, WorkerReply
+from duetime.metrics.snapshots import METRICS, render
+from duetime.metrics.store_metrics import StoreLevels, StoreTotals
 
 log = logging.getLogger("duetime.metrics")
 

@@ -7,9 +7,8 @@ from duetime.engine.recorder import Recorded, Recorder
 from duetime.journal.journal import Journal
 from duetime.journal.recorder import NodeWithoutJournal, open_journal_recorder
 from duetime.metrics.meters import Meters
-from duetime.metrics.pool_meters import PoolMeters
 from duetime.metrics.process_meters import watch_journal
-from duetime.metrics.recorder import MetricsRecorder, TimedStore
+from duetime.metrics.recorder import MetricsRecorder, PoolMeters, TimedStore
 from duetime.stores.base import Store
 
 

@@ -25,8 +25,7 @@ from duetime.model.names import Queue
 from duetime.stores.base import QueueRules, RulesChange, Store
 from duetime.stores.finishes import JoinCount
 from duetime.stores.registry import Record
-from duetime.transfer.joins import read_joins
-from duetime.transfer.put_back import put_back
+from duetime.transfer.put_back import put_back, read_joins
 from duetime.transfer.registry_records import read_counters, read_records, write_counters, write_records
 
 FORMAT = "duetime-backup-1"

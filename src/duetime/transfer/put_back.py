@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from duetime.model.clock import MAX_INSTANT
 from duetime.model.errors import DuetimeError, StoreUnavailable
-from duetime.model.job import DAY_MS, Event, Job, NewJob, Reason, State, chunks
+from duetime.model.job import DAY_MS, STEP_JOBS, Event, Job, NewJob, Reason, State, chunks
 from duetime.model.names import Queue
 from duetime.stores.base import Mark, Push, Pushed, Store, Withdrawal, get_all
+from duetime.stores.finishes import JoinCount
 
 MARK_LIFE_MS = 2 * DAY_MS
 """How long after a crash a run can be repeated and puts nothing back twice."""
@@ -148,3 +149,13 @@ async def _bury(store: Store, queue: Queue, dead: Sequence[Job]) -> None:
     for job, there in zip(missed, await get_all(store, queue, [job.id for job in missed]), strict=True):
         if there and there.born == job.born and there.due_at == NEVER and there.state is State.DELAYED:
             raise StoreUnavailable(f"the dead letter {job.id!r} could not be put back: run this again")
+
+
+async def read_joins(store: Store, queue: Queue) -> list[JoinCount]:
+    """All joins of the queue that have seen some of their finishes: how many members of a task group are done."""
+    found: list[JoinCount] = []
+    while True:
+        some = await store.joins(queue, after=found[-1].name if found else "")
+        found += some
+        if len(some) < STEP_JOBS:
+            return found

@@ -25,8 +25,7 @@ from duetime.model.masking import mask
 from duetime.model.names import Queue, placing_part
 from duetime.stores.base import QueueRules, RulesChange, Store, Withdrawal
 from duetime.stores.registry import MOVED_AWAY
-from duetime.transfer.joins import read_joins
-from duetime.transfer.put_back import MARK_LIFE_MS, put_back, seen_due
+from duetime.transfer.put_back import MARK_LIFE_MS, put_back, read_joins, seen_due
 from duetime.transfer.registry_records import (
     MOVE,
     MOVE_QUEUE,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from duetime import __version__
-from duetime.metrics.exposition import CONTENT_TYPE
+from duetime.metrics.snapshots import CONTENT_TYPE
 from duetime.model.errors import DuetimeError, TooManyRequests, Unauthorized
 from duetime.model.ids import IdMaker
 from duetime.model.names import DEFAULT_POOL

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from duetime.metrics.meters import OTHER, PER_QUEUE, CounterMeter, Labels, Meters, Spread
-from duetime.metrics.queue_levels import QueueLevels, StoreLevels
+from duetime.metrics.store_metrics import QueueLevels, StoreLevels
 from duetime.model.names import Queue
 
 HTTP = "infra_lmstfy_http_"

@@ -8,8 +8,8 @@ from contextlib import suppress
 import msgspec
 
 from duetime.http.balance import ConnectionBalance
-from duetime.metrics.ended_processes import METRICS, EndedProcesses
 from duetime.metrics.siblings import Handler, WorkerInfo, WorkerReply
+from duetime.metrics.snapshots import METRICS, EndedProcesses
 from duetime.server.supervision.control_channel import ANSWER_S, Channel, ControlLost
 
 

@@ -9,7 +9,7 @@ import logging
 import socket
 from contextlib import suppress
 
-from duetime.metrics.ended_processes import EndedProcesses
+from duetime.metrics.snapshots import EndedProcesses
 from duetime.model.errors import InvalidSettings
 from duetime.model.masking import mask
 from duetime.model.settings import Settings

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from duetime.http.balance import ConnectionBalance
-from duetime.metrics.ended_processes import METRICS, EndedProcesses
 from duetime.metrics.siblings import WorkerReply
+from duetime.metrics.snapshots import METRICS, EndedProcesses
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import Settings
 from duetime.server.listeners import addresses, bind_all, close_all, leave_all, rebind

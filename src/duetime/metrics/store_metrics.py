@@ -1,18 +1,24 @@
-"""Metrics of how many jobs are in each state, read from the stores for a scrape, at most every five seconds.
+"""Metrics that are read from the stores when the server is scraped: jobs per state, and exact totals of jobs.
 
 Only the process that is scraped reads them, because all processes use the same stores. A pool that does not answer in
 time shows no numbers, which is better than old ones.
+
+The totals replace what the processes counted. A process counts what passes through it from its start to its end. The
+totals of a store are exact, outlive every process, and are the same whichever server reads them; so they are shown for
+every queue that is shown by name. Queues that are shown together as `other` come and go, and a sum of their totals
+would go backwards: for these the counts of the server's own processes are shown.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from duetime.engine.pools import Pools
-from duetime.metrics.meters import PER_QUEUE, Meters, Names, Snapshot
+from duetime.metrics.meters import OTHER, PER_QUEUE, Labels, Meters, Names, Snapshot
 from duetime.model.errors import DuetimeError
-from duetime.model.job import Counts, chunks
+from duetime.model.job import Counts, Totals, chunks
+from duetime.model.names import Queue
 from duetime.stores.base import Store
 from duetime.wire.payload import UNKNOWN_TASKS, counter_name
 
@@ -22,6 +28,20 @@ MAX_READ = 10_000
 """How many queues of a pool are read; the others of a larger pool are not shown."""
 MAX_NAMESPACES = 100
 """How many namespaces of a pool are asked for unknown tasks."""
+STEP = 100
+"""How many queues one call asks about; between two calls the store can serve other requests."""
+
+TOTALS_BY_COUNTER = {
+    "duetime_jobs_pushed_total": "accepted",
+    "duetime_jobs_delivered_total": "delivered",
+    "duetime_jobs_acked_total": "acked",
+    "duetime_jobs_released_total": "released",
+    "duetime_jobs_lapsed_total": "lapsed",
+    "duetime_jobs_dead_total": "dead",
+    "duetime_jobs_cancelled_total": "cancelled",
+    "duetime_jobs_expired_total": "expired",
+    "duetime_jobs_respawned_total": "respawned",
+}
 
 Shown = tuple[str, str, str]
 
@@ -129,3 +149,41 @@ class StoreLevels:
             oldest.value = max(oldest.value, level.oldest_s)
         for follower in self._followers:
             follower.pool(pool, levels)
+
+
+class StoreTotals:
+    """Reads the totals of the queues that are shown by name."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+
+    async def put_into(self, counted: Snapshot, queues: Iterable[Labels]) -> None:
+        """Replace the counters in `counted`, which is the sum of all processes. `queues` are the labels of further
+        queues to show, of which no process may have counted anything; those that are shown as `other` are left out.
+        """
+        readings = [one for one in counted.readings if one.description.name in TOTALS_BY_COUNTER]
+        named = {labels for reading in readings for labels in reading.series if _is_named(labels)}
+        named |= set(filter(_is_named, queues))
+        pools = {pool: [labels for labels in named if labels[0] == pool] for pool in self._pools.names}
+        found = await asyncio.gather(*(self._read(pool, queues) for pool, queues in pools.items()))
+        totals = {labels: one for answer in found for labels, one in answer.items()}
+        for reading in readings:
+            field = TOTALS_BY_COUNTER[reading.description.name]
+            reading.series = {labels: value for labels, value in reading.series.items() if not _is_named(labels)}
+            reading.series |= {labels: [getattr(one, field)] for labels, one in totals.items()}
+
+    async def _read(self, pool: str, queues: Collection[Labels]) -> Mapping[Labels, Totals]:
+        found: dict[Labels, Totals] = {}
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                store = self._pools.engine(pool).store
+                for some in chunks(list(queues), STEP):
+                    answers = await store.totals([Queue(namespace, name) for _, namespace, name in some])
+                    found |= {labels: one.running for labels, one in zip(some, answers, strict=True)}
+        except (DuetimeError, TimeoutError):
+            return {}
+        return found
+
+
+def _is_named(labels: Labels) -> bool:
+    return labels[1:] != (OTHER, OTHER)
