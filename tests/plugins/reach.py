@@ -56,8 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Any:
     _now.clear()
-    if "stores/mysql" not in os.environ[FOLDERS]:  # its steps run in threads, and tracing takes long
-        sys.settrace(_trace_calls)
+    sys.settrace(_trace_calls)
     done = yield
     _reached[item.nodeid] = set(_now)
     return done

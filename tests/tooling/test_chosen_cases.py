@@ -23,19 +23,22 @@ MODULES = {
     "group": ["stores/group/layout.py", "stores/group/store.py", "stores/group/verbs.py"],
 }
 TESTED_ELSEWHERE = {
-    # tests/faults/test_outbox.py
-    "abandoned_receipts",
-    "delete_outbox_jobs",
-    "delete_receipts",
-    "insert_outbox_job",
-    "next_outbox_jobs",
-    "outbox_rules",
-    "set_aside_outbox_jobs",
-    "set_aside_outbox_queue",
-    # tests/unit/test_sql_mysql.py
-    "delete_old_announcements",
-    # tests/faults/test_group_members.py
-    "_find_members",
+    "mysql": {
+        # tests/faults/test_outbox.py
+        "delete_outbox_jobs",
+        "insert_outbox_job",
+        "next_outbox_jobs",
+        "outbox_rules",
+        "set_aside_outbox_jobs",
+        "set_aside_outbox_queue",
+        # tests/faults/test_database_faults.py, tests/faults/test_failover.py
+        "failed_over_at",
+        "is_lost",
+        # for columns of SQLite, which take values of any type
+        "set_aside_jobs",
+    },
+    # tests/faults/test_group.py and test_group_members.py: members that are down, or whose layout changes
+    "group": {"_find_members", "_unavailable", "get", "ping"},
 }
 
 
@@ -85,4 +88,5 @@ def test_the_chosen_cases_reach_everything(kind: str, tmp_path: Path) -> None:
     if kind == "mysql":
         missed |= load_queries("mysql").keys() - reached
 
-    assert missed - TESTED_ELSEWHERE == set(), "choose further cases in tests/lanes.toml"
+    missed -= TESTED_ELSEWHERE[kind]
+    assert not missed, f"not reached: {sorted(missed)}; choose further cases in tests/lanes.toml"

@@ -12,6 +12,7 @@ from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from duetime.model.errors import InvalidSettings, StoreUnavailable
+from duetime.stores.sql.rows import QUEUE_COLUMNS
 
 
 class Migration(NamedTuple):
@@ -26,6 +27,7 @@ _COMMENT = re.compile(r"--[^\n]*")
 _INDEX_HINT = re.compile(r" FORCE INDEX \(\w+\)")
 _ROW_LOCK = re.compile(r"\s+FOR UPDATE SKIP LOCKED")
 _PARAMETER = re.compile(r"%\((\w+)\)s")
+_COLUMNS = re.compile(r"((?:\w+\.)?)\{queue_columns\}")
 
 
 def load_queries(dialect: str) -> Mapping[str, str]:
@@ -45,7 +47,22 @@ def load_queries(dialect: str) -> Mapping[str, str]:
                 if name in own:
                     raise ValueError(f"duplicate query {name!r} in {dialect}/sql/*.sql")
                 own[name] = statement
-    return queries | own
+    return {name: _with_queue_columns(dialect, statement) for name, statement in (queries | own).items()}
+
+
+def _with_queue_columns(dialect: str, statement: str) -> str:
+    """Put the columns of `queues` into a statement: they are listed in one place, `QueueRow`.
+
+    `{queue_columns}` are all columns in its order (`q.{queue_columns}` with the alias before each), `{queue_fields}`
+    those without the id, `{zeros}` a 0 for each of these, and `{queue_assignments}` sets each to its parameter.
+    """
+    fields = QUEUE_COLUMNS[1:]
+    value = "{0} = ?" if dialect == "sqlite" else "{0} = %({0})s"
+    statement = statement.replace("{queue_assignments}", ", ".join(map(value.format, fields)))
+    statement = statement.replace("{queue_fields}", ", ".join(fields)).replace(
+        "{zeros}", ", ".join("0" for _ in fields)
+    )
+    return _COLUMNS.sub(lambda found: ", ".join(found[1] + column for column in QUEUE_COLUMNS), statement)
 
 
 def _in_dialect(dialect: str, statement: str) -> str:

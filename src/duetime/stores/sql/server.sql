@@ -3,8 +3,7 @@
 -- name: load_queue
 -- description: All that verbs must obey, as it was when the transaction began.
 SELECT
-    id, known, paused, strict, expired_to_dead, max_jobs, max_body, kept, offline, floor, last_born, expired, jobs,
-    leased, dead, reap_at
+    {queue_columns}
 FROM dt.queues FORCE INDEX (by_name)
 WHERE namespace = %(namespace)s AND name = %(name)s;
 
@@ -16,21 +15,7 @@ SELECT floor FROM dt.forgotten WHERE one = 1;
 -- description: Write back what a step changed.
 UPDATE dt.queues
 SET
-    known = %(known)s,
-    paused = %(paused)s,
-    strict = %(strict)s,
-    expired_to_dead = %(expired_to_dead)s,
-    max_jobs = %(max_jobs)s,
-    max_body = %(max_body)s,
-    kept = %(kept)s,
-    offline = %(offline)s,
-    floor = %(floor)s,
-    last_born = %(last_born)s,
-    expired = %(expired)s,
-    jobs = %(jobs)s,
-    leased = %(leased)s,
-    dead = %(dead)s,
-    reap_at = %(reap_at)s
+    {queue_assignments}
 WHERE id = %(id)s;
 
 -- name: some_discarded

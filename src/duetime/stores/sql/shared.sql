@@ -1,6 +1,7 @@
 -- Statements of all three dialects. A dialect's own file replaces one by another statement of the same name.
 -- They are written for servers: SQLite gets them without `dt.` and row locks, with `:name` in the place of `%(name)s`.
--- FORCE INDEX is for MariaDB and MySQL, and left out for the others.
+-- FORCE INDEX is for MariaDB and MySQL, and left out for the others. `{queue_columns}` and the like stand for the columns
+-- of `queues`, which `QueueRow` lists (queries.py).
 
 -- name: change_queue_id
 -- description: Leave all jobs behind in one step, however many.

@@ -188,8 +188,7 @@ STRAIGHT_JOIN dt.queues AS q FORCE INDEX (by_name)
 -- name: queues_of
 -- description: Rows of queues, the earliest due_at of each priority, and how many damaged rows there are.
 SELECT
-    asked.position, q.id, q.known, q.paused, q.strict, q.expired_to_dead, q.max_jobs, q.max_body, q.kept, q.offline,
-    q.floor, q.last_born, q.expired, q.jobs, q.leased, q.dead, q.reap_at,
+    asked.position, q.{queue_columns},
     (
         SELECT due_at FROM dt.jobs FORCE INDEX (by_due)
         WHERE queue = q.id AND place = 0 AND priority = 1 ORDER BY due_at LIMIT 1

@@ -4,8 +4,7 @@
 -- description: The same, and nobody else changes the queue until the transaction ends; sysdate is read after that.
 SELECT
     floor(unix_timestamp(sysdate(3)) * 1000),
-    id, known, paused, strict, expired_to_dead, max_jobs, max_body, kept, offline, floor, last_born, expired, jobs,
-    leased, dead, reap_at
+    {queue_columns}
 FROM dt.queues FORCE INDEX (by_name)
 WHERE namespace = %(namespace)s AND name = %(name)s
 FOR UPDATE;
@@ -24,10 +23,8 @@ SELECT last_insert_id();
 
 -- name: insert_queue
 -- description: A queue that was not there; its fields follow by update_queue. Answers 1, or 0 if somebody was faster.
-INSERT INTO dt.queues (
-    id, namespace, name, known, paused, strict, expired_to_dead, max_jobs, max_body, kept, offline, floor, last_born,
-    expired, jobs, leased, dead, reap_at
-) VALUES (%(id)s, %(namespace)s, %(name)s, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+INSERT INTO dt.queues (id, namespace, name, {queue_fields})
+VALUES (%(id)s, %(namespace)s, %(name)s, {zeros})
 ON DUPLICATE KEY UPDATE known = known;
 
 SELECT row_count();

@@ -178,8 +178,7 @@ ORDER BY asked.position;
 -- name: counts_of
 -- description: What queues hold, for many at once. Of one without waiting jobs no job is read, but damaged rows.
 SELECT
-    asked.position, q.id, q.known, q.paused, q.strict, q.expired_to_dead, q.max_jobs, q.max_body, q.kept, q.offline,
-    q.floor, q.last_born, q.expired, q.jobs, q.leased, q.dead, q.reap_at,
+    asked.position, q.{queue_columns},
     CASE WHEN q.jobs > q.leased + q.dead THEN
         (
             SELECT count(*) FROM dt.jobs

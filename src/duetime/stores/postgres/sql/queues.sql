@@ -4,8 +4,7 @@
 -- description: The same, and nobody else changes the queue until the transaction ends; the clock is read after that.
 WITH held AS MATERIALIZED (
     SELECT
-        id, known, paused, strict, expired_to_dead, max_jobs, max_body, kept, offline, floor, last_born, expired,
-        jobs, leased, dead, reap_at
+        {queue_columns}
     FROM dt.queues
     WHERE namespace = %(namespace)s AND name = %(name)s
     FOR UPDATE
@@ -27,10 +26,8 @@ SELECT nextval('dt.queue_ids');
 
 -- name: insert_queue
 -- description: A queue that was not there; its fields follow by update_queue. No row if somebody else was faster.
-INSERT INTO dt.queues (
-    id, namespace, name, known, paused, strict, expired_to_dead, max_jobs, max_body, kept, offline, floor, last_born,
-    expired, jobs, leased, dead, reap_at
-) VALUES (nextval('dt.queue_ids'), %(namespace)s, %(name)s, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+INSERT INTO dt.queues (id, namespace, name, {queue_fields})
+VALUES (nextval('dt.queue_ids'), %(namespace)s, %(name)s, {zeros})
 ON CONFLICT (namespace, name) DO NOTHING
 RETURNING id;
 

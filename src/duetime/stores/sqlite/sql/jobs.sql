@@ -133,9 +133,7 @@ SELECT
         WHERE queue = queues.id AND place = 0 AND expires_at > 0 AND expires_at < :now
     ),
     (SELECT count(*) FROM jobs WHERE queue = -queues.id),
-    queues.id, queues.known, queues.paused, queues.strict, queues.expired_to_dead, queues.max_jobs, queues.max_body,
-    queues.kept, queues.offline, queues.floor, queues.last_born, queues.expired, queues.jobs, queues.leased,
-    queues.dead, queues.reap_at, queues.today
+    queues.{queue_columns}, queues.today
 FROM json_each(:names) AS asked
 LEFT JOIN queues
     ON queues.namespace = json_extract(asked.value, '$[0]') AND queues.name = json_extract(asked.value, '$[1]');

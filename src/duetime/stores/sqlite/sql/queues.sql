@@ -3,8 +3,7 @@
 -- name: load_queue
 -- description: All that verbs must obey, read in their own step.
 SELECT
-    id, known, paused, strict, expired_to_dead, max_jobs, max_body, kept, offline, floor, last_born, expired, jobs,
-    leased, dead, reap_at, today
+    {queue_columns}, today
 FROM queues
 WHERE namespace = :namespace AND name = :name;
 
@@ -22,51 +21,21 @@ WHERE one = 1;
 
 -- name: insert_queue
 -- description: A queue that was not there; its fields follow by update_queue.
-INSERT INTO queues (
-    id, namespace, name, known, paused, strict, expired_to_dead, max_jobs, max_body, kept, offline, floor, last_born,
-    expired, jobs, leased, dead, reap_at
-) VALUES (:id, :namespace, :name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+INSERT INTO queues (id, namespace, name, {queue_fields})
+VALUES (:id, :namespace, :name, {zeros});
 
 -- name: update_queue
 -- description: Write back what a step changed. Positional, because it runs in almost every step.
 UPDATE queues
 SET
-    known = ?,
-    paused = ?,
-    strict = ?,
-    expired_to_dead = ?,
-    max_jobs = ?,
-    max_body = ?,
-    kept = ?,
-    offline = ?,
-    floor = ?,
-    last_born = ?,
-    expired = ?,
-    jobs = ?,
-    leased = ?,
-    dead = ?,
-    reap_at = ?
+    {queue_assignments}
 WHERE id = ?;
 
 -- name: update_queue_and_today
 -- description: The same, and what the step adds to the totals of the day.
 UPDATE queues
 SET
-    known = ?,
-    paused = ?,
-    strict = ?,
-    expired_to_dead = ?,
-    max_jobs = ?,
-    max_body = ?,
-    kept = ?,
-    offline = ?,
-    floor = ?,
-    last_born = ?,
-    expired = ?,
-    jobs = ?,
-    leased = ?,
-    dead = ?,
-    reap_at = ?,
+    {queue_assignments},
     today_accepted = today_accepted + ?,
     today_delivered = today_delivered + ?,
     today_acked = today_acked + ?,
