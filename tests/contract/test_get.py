@@ -3,7 +3,7 @@
 import pytest
 
 from duetime.model.clock import ManualClock
-from duetime.model.job import MAX_ERROR, STEP_BYTES, STEP_JOBS, Counts, Job, Priority, State
+from duetime.model.job import MAX_ERROR, STEP_BYTES, STEP_JOBS, Counts, Priority, State
 from duetime.stores.base import Store, get_all
 from tests.contract.vocabulary import (
     HIGH,
@@ -23,6 +23,7 @@ from tests.contract.vocabulary import (
     pause,
     push,
     push_one,
+    shown_job,
 )
 
 
@@ -54,14 +55,11 @@ async def test_a_delayed_job_with_everything(store: Store) -> None:
         attributes={"trace": "1", "é": "日本"},
     )
 
-    assert await get_one(store, "a") == Job(
-        QUEUE,
-        "a",
-        NOW,
-        State.DELAYED,
-        b"\0\xff",
-        YEAR_2100,
-        Priority.LOW,
+    assert await get_one(store, "a") == shown_job(
+        state=State.DELAYED,
+        body=b"\0\xff",
+        due_at=YEAR_2100,
+        priority=Priority.LOW,
         tries=0,
         expires_at=NOW + 36_500 * 86_400_000,
         attributes={"trace": "1", "é": "日本"},
@@ -83,15 +81,9 @@ async def test_a_leased_job(store: Store, clock: ManualClock) -> None:
     await given_leased(store, "a", ttr="30s", ttl="1h", priority=HIGH)
     clock.advance("1h")
 
-    assert await get_one(store, "a") == Job(
-        QUEUE,
-        "a",
-        NOW,
-        State.LEASED,
-        b"hello",
-        NOW,
-        Priority.HIGH,
-        tries=5,
+    assert await get_one(store, "a") == shown_job(
+        state=State.LEASED,
+        priority=Priority.HIGH,
         used=1,
         attempt=1,
         expires_at=NOW + 3_600_000,
@@ -102,20 +94,8 @@ async def test_a_leased_job(store: Store, clock: ManualClock) -> None:
 async def test_a_dead_job(store: Store) -> None:
     await given_dead(store, "a", error="x" * MAX_ERROR, ttl="1h")
 
-    assert await get_one(store, "a") == Job(
-        QUEUE,
-        "a",
-        NOW,
-        State.DEAD,
-        b"hello",
-        NOW,
-        Priority.NORMAL,
-        tries=5,
-        used=1,
-        attempt=1,
-        dead_at=NOW,
-        reason="killed",
-        error="x" * MAX_ERROR,
+    assert await get_one(store, "a") == shown_job(
+        state=State.DEAD, used=1, attempt=1, dead_at=NOW, reason="killed", error="x" * MAX_ERROR
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from duetime.model.clock import ManualClock
 from duetime.model.errors import LeaseLost
-from duetime.model.job import Counts, Event, Job, Lease, Moved, Priority, State
+from duetime.model.job import Counts, Event, Lease, Moved, Priority
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     LOW,
@@ -20,6 +20,7 @@ from tests.contract.vocabulary import (
     push_one,
     reserve_one,
     reserved_ids,
+    shown_job,
 )
 
 
@@ -31,18 +32,8 @@ async def test_it_restores_the_try_and_keeps_the_attempt(store: Store, clock: Ma
 
     assert moved == Moved(Event.GIVEN_BACK, "a", NOW, 1, NOW)
     assert await counts(store) == Counts(ready=1)
-    assert await get_one(store, "a") == Job(
-        QUEUE,
-        "a",
-        NOW,
-        State.READY,
-        b"body",
-        NOW,
-        Priority.LOW,
-        tries=5,
-        used=0,
-        attempt=1,
-        attributes={"trace": "1"},
+    assert await get_one(store, "a") == shown_job(
+        body=b"body", priority=Priority.LOW, attempt=1, attributes={"trace": "1"}
     )
     delivery = await reserve_one(store)
     assert (delivery.lease.attempt, delivery.used) == (2, 1)

@@ -4,12 +4,11 @@ import pytest
 
 from duetime.model.clock import ManualClock
 from duetime.model.errors import LeaseLost
-from duetime.model.job import MAX_ERROR, Counts, Event, Job, Moved, Priority, State
+from duetime.model.job import MAX_ERROR, Counts, Event, Moved, Priority, State
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     HIGH,
     NOW,
-    QUEUE,
     ack_one,
     counts,
     found,
@@ -18,6 +17,7 @@ from tests.contract.vocabulary import (
     reap,
     reserve_one,
     reserved_ids,
+    shown_job,
 )
 
 
@@ -29,15 +29,10 @@ async def test_a_killed_job_is_dead(store: Store, clock: ManualClock) -> None:
 
     assert moved == Moved(Event.DEAD, "a", NOW, 1, reason="killed")
     assert await counts(store) == Counts(dead=1)
-    assert await get_one(store, "a") == Job(
-        QUEUE,
-        "a",
-        NOW,
-        State.DEAD,
-        b"body",
-        NOW,
-        Priority.HIGH,
-        tries=5,
+    assert await get_one(store, "a") == shown_job(
+        state=State.DEAD,
+        body=b"body",
+        priority=Priority.HIGH,
         used=1,
         attempt=1,
         dead_at=NOW + 5000,

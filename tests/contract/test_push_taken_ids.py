@@ -5,7 +5,7 @@ import pytest
 from duetime.model.clock import ManualClock
 from duetime.model.errors import JobExists
 from duetime.model.ids import IdMaker
-from duetime.model.job import Counts, Event, IfExists, Job, Moved, Priority, State
+from duetime.model.job import Counts, Event, IfExists, Moved, State
 from duetime.stores.base import Push, Pushed, Store
 from tests.contract.vocabulary import (
     HIGH,
@@ -25,6 +25,7 @@ from tests.contract.vocabulary import (
     replace_one,
     reserve_one,
     reserved_ids,
+    shown_job,
     states,
 )
 
@@ -109,9 +110,7 @@ async def test_replace_forgets_everything_about_the_old_job(store: Store, clock:
 
     born = NOW + 1000
     assert moved == Moved(Event.REPLACED, "a", born, due_at=NOW + 3000, was=NOW)
-    assert await get_one(store, "a") == Job(
-        QUEUE, "a", born, State.DELAYED, b"new", NOW + 3000, Priority.NORMAL, tries=5
-    )
+    assert await get_one(store, "a") == shown_job(born=born, state=State.DELAYED, body=b"new", due_at=NOW + 3000)
     assert await counts(store) == Counts(delayed=1)
 
 

@@ -4,12 +4,11 @@ import pytest
 
 from duetime.model.clock import ManualClock
 from duetime.model.errors import LeaseLost
-from duetime.model.job import MAX_ERROR, Counts, Event, Job, Moved, Priority, State
+from duetime.model.job import MAX_ERROR, Counts, Event, Moved, Priority, State
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     HIGH,
     NOW,
-    QUEUE,
     ack_one,
     counts,
     found,
@@ -20,6 +19,7 @@ from tests.contract.vocabulary import (
     reap,
     reserve_one,
     reserved_ids,
+    shown_job,
     states,
 )
 
@@ -33,15 +33,11 @@ async def test_a_released_job_waits_for_its_delay(store: Store, clock: ManualClo
     due_at = NOW + 6000
     assert moved == Moved(Event.RELEASED, "a", NOW, 1, due_at)
     assert await counts(store) == Counts(delayed=1)
-    assert await get_one(store, "a") == Job(
-        QUEUE,
-        "a",
-        NOW,
-        State.DELAYED,
-        b"body",
-        due_at,
-        Priority.HIGH,
-        tries=5,
+    assert await get_one(store, "a") == shown_job(
+        state=State.DELAYED,
+        body=b"body",
+        due_at=due_at,
+        priority=Priority.HIGH,
         used=1,
         attempt=1,
         attributes={"trace": "1"},

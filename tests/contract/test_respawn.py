@@ -4,7 +4,7 @@ import pytest
 
 from duetime.model.clock import ManualClock
 from duetime.model.errors import LeaseLost
-from duetime.model.job import STEP_JOBS, Counts, Event, Job, Moved, Priority, State
+from duetime.model.job import STEP_JOBS, Counts, Event, Moved, Priority
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     HIGH,
@@ -24,6 +24,7 @@ from tests.contract.vocabulary import (
     reserve_one,
     reserve_some,
     reserved_ids,
+    shown_job,
     states,
 )
 
@@ -37,18 +38,8 @@ async def test_a_respawned_job_is_ready_now(store: Store, clock: ManualClock) ->
     now = NOW + 10_000
     assert moved == [Moved(Event.RESPAWNED, "a", NOW, 1, due_at=now)]
     assert await counts(store) == Counts(ready=1)
-    assert await get_one(store, "a") == Job(
-        QUEUE,
-        "a",
-        NOW,
-        State.READY,
-        b"body",
-        now,
-        Priority.HIGH,
-        tries=5,
-        used=0,
-        attempt=1,
-        attributes={"trace": "1"},
+    assert await get_one(store, "a") == shown_job(
+        body=b"body", due_at=now, priority=Priority.HIGH, attempt=1, attributes={"trace": "1"}
     )
     delivery = await reserve_one(store)
     assert (delivery.lease.attempt, delivery.used, delivery.error) == (2, 1, "")

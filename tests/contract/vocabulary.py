@@ -94,6 +94,12 @@ def nothing_reserved(next_at: int | None = None, *, now: int = NOW, asks: int = 
 # --- doing one thing
 
 
+def shown_job(**fields: Any) -> Job:
+    """The job "a" as `Store.get` shows it, pushed at NOW with the options of `job`, but for these fields."""
+    defaults = {"queue": QUEUE, "id": "a", "born": NOW, "state": State.READY, "body": b"hello", "due_at": NOW}
+    return Job(**{**defaults, "priority": Priority.NORMAL, "tries": 5, "used": 0, "attempt": 0, **fields})
+
+
 async def push(
     store: Store,
     *jobs: NewJob,

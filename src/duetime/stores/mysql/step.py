@@ -20,12 +20,6 @@ class MysqlStep(ServerStep):
     def _insert_queue(self, names: Mapping[str, object]) -> bool:
         return self.fetch("insert_queue", id=self.new_queue_id(), **names) == [(1,)]
 
-    def expect_ack(self, leases: Sequence[Lease]) -> None:
-        self.read_ahead([("count_held", _fences(leases))])
-
-    def count_held(self, queue_row: QueueRow, leases: Sequence[Lease]) -> int:
-        return self.fetch_one("count_held", queue=queue_row.id, **_fences(leases))[0]
-
     def insert_jobs(self, rows: Sequence[tuple[Any, ...]]) -> None:
         if not rows:
             return
@@ -64,9 +58,8 @@ class MysqlStep(ServerStep):
     def _list_queues(self, queues: Sequence[Queue]) -> dict[str, object]:
         return {"queues": as_json(queues)}
 
-
-def _fences(leases: Sequence[Lease]) -> dict[str, object]:
-    return {
-        "ids": [lease.id for lease in leases],
-        "leases": [(lease.id, lease.born, lease.attempt) for lease in leases],
-    }
+    def _fences(self, leases: Sequence[Lease]) -> dict[str, object]:
+        return {
+            "ids": [lease.id for lease in leases],
+            "leases": [(lease.id, lease.born, lease.attempt) for lease in leases],
+        }

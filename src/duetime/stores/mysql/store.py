@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError
-from duetime.stores.base import StoreInfo, Wake
+from duetime.stores.base import Wake
 from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connection
 from duetime.stores.mysql.session import MysqlSession, NewsSession
 from duetime.stores.sql.server_store import ServerStore
@@ -123,11 +123,3 @@ class MysqlStore(ServerStore):
         link = MysqlLink(address, clock)
         await asyncio.to_thread(link.prepare_tables)
         return cls(address, link)
-
-    async def ping(self) -> StoreInfo:
-        return await self._read(_info)
-
-
-def _info(step: Step) -> StoreInfo:
-    epoch, version = step.fetch_one("get_meta")
-    return StoreInfo("mysql", version, epoch, step.now)

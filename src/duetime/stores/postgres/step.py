@@ -25,12 +25,6 @@ class PostgresStep(ServerStep):
     def _insert_queue(self, names: Mapping[str, object]) -> bool:
         return bool(self.fetch("insert_queue", **names))
 
-    def expect_ack(self, leases: Sequence[Lease]) -> None:
-        self.read_ahead([("count_held", _fences(leases))])
-
-    def count_held(self, queue_row: QueueRow, leases: Sequence[Lease]) -> int:
-        return self.fetch_one("count_held", queue=queue_row.id, **_fences(leases))[0]
-
     def insert_jobs(self, rows: Sequence[tuple[Any, ...]]) -> None:
         if not rows:
             return
@@ -83,10 +77,9 @@ class PostgresStep(ServerStep):
     def _list_queues(self, queues: Sequence[Queue]) -> dict[str, object]:
         return {"namespaces": [queue.namespace for queue in queues], "names": [queue.name for queue in queues]}
 
-
-def _fences(leases: Sequence[Lease]) -> dict[str, object]:
-    return {
-        "ids": [lease.id for lease in leases],
-        "borns": [lease.born for lease in leases],
-        "attempts": [lease.attempt for lease in leases],
-    }
+    def _fences(self, leases: Sequence[Lease]) -> dict[str, object]:
+        return {
+            "ids": [lease.id for lease in leases],
+            "borns": [lease.born for lease in leases],
+            "attempts": [lease.attempt for lease in leases],
+        }

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError
 from duetime.model.names import Queue
-from duetime.stores.base import Push, Pushed, StoreInfo
+from duetime.stores.base import Push, Pushed
 from duetime.stores.direct import PostedCalls
 from duetime.stores.postgres.connection import PostgresAddress, PostgresLink
 from duetime.stores.postgres.posted import PostedPostgres
 from duetime.stores.postgres.wake import PostgresWakeHub
 from duetime.stores.sql.server_store import ServerStore
-from duetime.stores.sql.step import Step
 
 
 class PostgresStore(ServerStore):
@@ -43,11 +42,3 @@ class PostgresStore(ServerStore):
     async def close(self) -> None:
         await self._posted.close()
         await super().close()
-
-    async def ping(self) -> StoreInfo:
-        return await self._read(_info)
-
-
-def _info(step: Step) -> StoreInfo:
-    epoch, version = step.fetch_one("get_meta")
-    return StoreInfo("postgres", version.partition(" ")[0], epoch, step.now)

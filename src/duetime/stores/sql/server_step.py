@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from duetime.model.clock import Clock
-from duetime.model.job import STEP_JOBS, Priority
+from duetime.model.job import STEP_JOBS, Lease, Priority
 from duetime.model.names import Queue
 from duetime.stores.sql.rows import PRIORITIES, Payload, QueueRow, ReadyRow
 from duetime.stores.sql.step import Command, Step, StoredMark, earliest
@@ -289,6 +289,16 @@ class ServerStep(Step):
         for at, *numbers in self.fetch("totals_of", **self._list_queues(queues)):
             days[int(at) - 1].append(tuple(numbers))
         return days
+
+    def expect_ack(self, leases: Sequence[Lease]) -> None:
+        self.read_ahead([("count_held", self._fences(leases))])
+
+    def count_held(self, queue_row: QueueRow, leases: Sequence[Lease]) -> int:
+        return self.fetch_one("count_held", queue=queue_row.id, **self._fences(leases))[0]
+
+    @abstractmethod
+    def _fences(self, leases: Sequence[Lease]) -> dict[str, object]:
+        """The parameters of `count_held`."""
 
     @abstractmethod
     def _list_queues(self, queues: Sequence[Queue]) -> dict[str, object]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from duetime.model.errors import DuetimeError
 from duetime.model.job import Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Reaped
+from duetime.stores.base import Reaped, StoreInfo
 from duetime.stores.sql import verbs
 from duetime.stores.sql.locked_queues import LockedQueues, QueueRound
 from duetime.stores.sql.outbox import OutboxImporter, rows_set_aside
@@ -37,6 +37,7 @@ class ServerStore(SqlStore):
     """Keeps the contract of `stores.base.Store` on connections of a `DatabaseLink`."""
 
     def __init__(self, name: str, link: DatabaseLink, connections: int, hub: AnnouncingHub) -> None:
+        self._name = name
         self._hub = self._server_hub = hub
         self._threads = ConnectionThreads(f"duetime-{name}", link, size=connections, announce=hub.announce)
         self._locked = LockedQueues(lambda queue: self._write(partial(verbs.is_locked, queue=queue)))
@@ -72,6 +73,10 @@ class ServerStore(SqlStore):
             next_at = min(next_at or sys.maxsize, now + LEFT_OUT_MS)
         next_at = now if more or imported.has_more else next_at
         return Reaped(moved, next_at, now, imported.pushed, tuple(imported.receipts))
+
+    async def ping(self) -> StoreInfo:
+        (epoch, version), now = await self._read(lambda step: (step.fetch_one("get_meta"), step.now))
+        return StoreInfo(self._name, version.partition(" ")[0], epoch, now)
 
     async def check(self) -> Sequence[str]:
         return [*await super().check(), *await self._read(rows_set_aside)]
