@@ -47,7 +47,7 @@ def duetime_box(duetime_app: "App") -> "Iterator[Box]":
 
 @pytest.fixture
 def duetime_inline(duetime_app: "App") -> Iterator[None]:
-    """Pushes of the App run at once; `duetime.testing.inline`."""
+    """Pushes of the App run immediately; `duetime.testing.inline`."""
     from duetime.testing import inline  # noqa: PLC0415
 
     with inline(duetime_app):

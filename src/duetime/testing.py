@@ -6,7 +6,7 @@
         box.travel("10m")                   # what is due within ten minutes is due now
         box.run()                           # run what is due, by the rules of a worker
 
-    with inline(app):                       # pushes run at once, here
+    with inline(app):                       # pushes run immediately, here
         sign_up("ann")
 
 The store in memory is a real one, and retries, backoff and dead letters follow the worker's rules; only the processes
@@ -92,7 +92,7 @@ class Box:
     # --- the pusher
 
     def push(self, many: Sequence[Outgoing]) -> Work[list[Moved]]:
-        """Pushes at once; nothing is asked of another store."""
+        """Pushes to the store of the test without any call."""
         yield from ()
         return [self._push_one(outgoing) for outgoing in many]
 
@@ -153,7 +153,7 @@ class Box:
 
     def _keep_batches(self) -> bool:
         """Whether anything followed from the state of the batches."""
-        return event_loop.run(BatchKeeper(self._app).look_now())
+        return event_loop.run(BatchKeeper(self._app).check_now())
 
     def _queues(self) -> list[str]:
         tasks = [task.defaults.queue for task in self._app.tasks.values()]
@@ -223,26 +223,24 @@ class Box:
         found = self.pushed(task, **arguments)
         if not found if times is None else len(found) != times:
             wanted = "at least once" if times is None else f"{times} times"
-            raise AssertionError(
-                f"{task.name} was to be pushed {wanted} with {arguments}; pushed were: {self._shown()}"
-            )
+            raise AssertionError(f"{task.name} must be pushed {wanted} with {arguments}; pushed were: {self._shown()}")
         return found
 
     def assert_not_pushed(self, task: Task[..., Any], **arguments: Any) -> None:
         if found := self.pushed(task, **arguments):
-            raise AssertionError(f"{task.name} was not to be pushed with {arguments}, and was {len(found)} times")
+            raise AssertionError(f"{task.name} must not be pushed with {arguments}, but was {len(found)} times")
 
     def assert_nothing_pushed(self) -> None:
         if self.pushes:
-            raise AssertionError(f"nothing was to be pushed; pushed were: {self._shown()}")
+            raise AssertionError(f"nothing must be pushed; pushed were: {self._shown()}")
 
     def _shown(self) -> str:
         return ", ".join(f"{one.task}({one.arguments})" for one in self.pushes) or "none"
 
 
 class Inline:
-    """A Pusher that runs every job at once, inside its middleware. The push raises what the task raises, except Cancel.
-    Arguments are what a worker would read: what JSON cannot carry must fail the test.
+    """A Pusher that runs every job immediately, inside its middleware. The push raises what the task raises, except
+    Cancel. Arguments are what a worker would read: what JSON cannot carry must fail the test.
     """
 
     def __init__(self, app: App) -> None:
@@ -305,7 +303,7 @@ def in_memory(app: App, *, now: datetime | str | None = None) -> Generator[Box]:
 
 @contextmanager
 def inline(app: App) -> Generator[None]:
-    """Pushes of the App run at once, whatever their delay, and raise what the task raises, except Cancel."""
+    """Pushes of the App run immediately, whatever their delay, and raise what the task raises, except Cancel."""
     pusher = Inline(app)
     try:
         with _pushing(app, pusher, _now(open_store("memory:"))):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duetime.consumer.held_leases import RENEWED_AT_ONCE, Answer, HeldLeases
+from duetime.consumer.held_leases import RENEWED_TOGETHER, Answer, HeldLeases
 from duetime.model.errors import DuetimeError, InvalidRequest, LeaseLost, StoreUnavailable
 from duetime.model.job import Event, Lease, Moved
 from duetime.model.names import Queue
@@ -123,12 +123,12 @@ async def test_a_lease_is_renewed_when_a_third_of_it_has_passed(consumer: Consum
 
 async def test_leases_are_renewed_side_by_side_within_a_bound(consumer: Consumer) -> None:
     """A store that takes its time to renew one lease must not let the others expire."""
-    for number in range(RENEWED_AT_ONCE + 10):
+    for number in range(RENEWED_TOGETHER + 10):
         consumer.leases.add(lease(number))
     consumer.now = 10.0
     await consumer.leases.run_once()
-    assert len(consumer.store.calls) == RENEWED_AT_ONCE + 10
-    assert consumer.store.most == RENEWED_AT_ONCE
+    assert len(consumer.store.calls) == RENEWED_TOGETHER + 10
+    assert consumer.store.most == RENEWED_TOGETHER
 
 
 async def test_a_renewal_that_fails_is_repeated_in_the_next_round(consumer: Consumer) -> None:

@@ -82,7 +82,7 @@ def test_a_result_comes_back_as_what_it_was(app: duetime.App) -> None:
         assert handle.status() is TaskStatus.GONE
         with pytest.raises(JobNotFound):
             handle.get()
-        with pytest.raises(InvalidRequest, match="keeps no results"):
+        with pytest.raises(InvalidRequest, match="must have result_ttl"):
             nothing.delay().get()
 
 

@@ -495,7 +495,7 @@ def test_a_job_without_encryption_is_refused(app: duetime.App) -> None:
         send_work(app, box.push([prepared]))
         [ran] = box.run()
     assert ran.ended is Ended.FAIL
-    assert "not encrypted" in str(ran.failure)
+    assert "must be encrypted" in str(ran.failure)
 
 
 def test_the_context_of_the_push_is_that_of_the_run(app: duetime.App) -> None:

@@ -277,7 +277,7 @@ async def test_a_tick_of_another_program_is_left_to_it(tmp_path: Path, clock: Ma
 
 def test_what_cannot_recur(tmp_path: Path) -> None:
     app = duetime.App(f"sqlite://{tmp_path}/jobs.db")
-    with pytest.raises(InvalidRequest, match="arguments without a default"):
+    with pytest.raises(InvalidRequest, match="must have a default"):
 
         @app.every("1h")
         def needs(argument: int) -> None: ...
@@ -285,7 +285,7 @@ def test_what_cannot_recur(tmp_path: Path) -> None:
     @app.cron("0 9 * * *", tz="Asia/Shanghai")
     def fine() -> None: ...
 
-    with pytest.raises(InvalidRequest, match="two schedules"):
+    with pytest.raises(InvalidRequest, match="schedule name must be unique"):
         app.every("1h")(fine)
     app.every("1h", name="twice a day")(fine)
 

@@ -225,7 +225,7 @@ def test_arguments_that_do_not_fit_are_refused_at_the_push(
     @app.task(name="send")
     def send(to: str, n: int = 1, free: Any = None) -> None: ...
 
-    with pytest.raises(InvalidRequest, match=r"the arguments do not fit send\(to: str, n: int = 1") as refused:
+    with pytest.raises(InvalidRequest, match=r"arguments must fit send\(to: str, n: int = 1") as refused:
         send.delay(*args, **kwargs)
     assert why in refused.value.message
 
@@ -375,7 +375,7 @@ def test_mistakes_are_told_when_they_are_made(app: duetime.App, monkeypatch: pyt
         with pytest.raises(kind):
             app.task(**options)(lambda: None)
     app.task(name="twice")(lambda: None)
-    with pytest.raises(InvalidRequest, match="two tasks called 'twice'"):
+    with pytest.raises(InvalidRequest, match="task name must be unique, got 'twice'"):
         app.task(name="twice")(lambda: None)
     with pytest.raises(InvalidRequest, match=r"event must be one of .*, got 'procesing'"):
         app.on("procesing")(lambda event: None)

@@ -59,13 +59,13 @@ def test_pushes_are_kept_and_can_be_asked_for() -> None:
         box.assert_pushed(send, times=2)
         box.assert_not_pushed(send, to="eve")
         box.assert_not_pushed(greet_all)
-        with pytest.raises(AssertionError, match="to be pushed 3 times"):
+        with pytest.raises(AssertionError, match="must be pushed 3 times"):
             box.assert_pushed(send, times=3)
         with pytest.raises(AssertionError, match="pushed were"):
             box.assert_pushed(greet_all)
-        with pytest.raises(AssertionError, match="was not to be pushed"):
+        with pytest.raises(AssertionError, match="must not be pushed"):
             box.assert_not_pushed(send, to="ann")
-        with pytest.raises(AssertionError, match="nothing was to be pushed"):
+        with pytest.raises(AssertionError, match="nothing must be pushed"):
             box.assert_nothing_pushed()
     assert SENT == []
 

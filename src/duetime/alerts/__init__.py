@@ -1,1 +1,1 @@
-"""Problems that last, who looks for them and who is told."""
+"""Problems that last: the watchdog that finds them, and the alerts that report them."""

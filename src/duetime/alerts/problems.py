@@ -43,7 +43,7 @@ PAST = "alert-past"
 KEPT_PAST = 50
 EVENT_PAUSE_MS = 300_000
 RENEW_S = 5.0
-"""Age at which the record of a problem is written again by whoever still sees the problem."""
+"""Age at which the record of a problem is written again by a process that still sees the problem."""
 QUIET_S = 30.0
 """How long nobody has seen a problem before it is over: more than two scans of what grows slowly, and a renewal."""
 TEST_TITLE = "Duetime: test alert"

@@ -42,14 +42,14 @@ SECURITIES = {"starttls": ("mailtos", "starttls"), "ssl": ("mailtos", "ssl"), "n
 def check_address(address: str) -> str:
     """Raises InvalidRequest for an address that no alert can reach."""
     if not is_mail(address) and _plugin(address) is None:
-        raise InvalidRequest(f"neither a mail address nor a URL that apprise knows: {mask(address)}")
+        raise InvalidRequest(f"alert address must be a mail address or a URL that apprise knows, got {mask(address)}")
     return address
 
 
 def mail_url(server: MailServer, address: str) -> str:
     """The apprise URL of a plain mail address."""
     if server.security not in SECURITIES:
-        raise InvalidRequest(f"the security of a mail server is one of {', '.join(SECURITIES)}: {server.security!r}")
+        raise InvalidRequest(f"mail server security must be one of {', '.join(SECURITIES)}, got {server.security!r}")
     scheme, mode = SECURITIES[server.security]
     login = f"{quote(server.user, safe='')}:{quote(server.password, safe='')}@" if server.user else ""
     port = f":{server.port}" if server.port else ""
@@ -58,7 +58,7 @@ def mail_url(server: MailServer, address: str) -> str:
 
 
 class AlertSender:
-    """Sends to many addresses at once."""
+    """Sends to many addresses concurrently."""
 
     def __init__(self, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
@@ -125,7 +125,7 @@ def _notify(plugin: Any, title: str, text: str) -> bool:
 
 
 def _plugin(url: str) -> Any:
-    """None for a URL that no plugin takes."""
+    """The plugin for a URL, None if there is none."""
     try:
         # Slow to import: only a process that sends alerts imports it.
         import apprise  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """The watchdog: checks the pools every second and raises alerts.
 
-A pool that does not answer three times in a row is down. Every ten seconds it also looks at what grows slowly: memory
+A pool that does not answer three times in a row is down. Every ten seconds it also checks what grows slowly: memory
 near its limit, dead letters that become more, jobs that wait longer past their due time than they should. Every server
 process has one; `alerts/problems.py` makes sure that only one of them sends alerts.
 """
@@ -29,9 +29,9 @@ PING_S = 2.0
 STRIKES = 3
 """Failed checks in a row before a pool counts as down."""
 SLOW_EVERY = 10
-"""Rounds between two looks at what grows slowly, at least."""
+"""Rounds between two scans of what grows slowly, at least."""
 QUEUES_PER_ROUND = 500
-"""A look at more queues than SLOW_EVERY times this is made less often, so that it costs no larger share of a core."""
+"""A scan of more queues than SLOW_EVERY times this is made less often, so that it costs no larger share of a core."""
 WINDOW_S = 300.0
 """The time over which the growth of dead letters is measured."""
 
@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
 
 class GrowthWindow:
-    """The dead letters of a queue over the last WINDOW_S, and since when they were looked at."""
+    """The dead letters of a queue over the last WINDOW_S, and since when they are counted."""
 
     def __init__(self, first: Seen) -> None:
         self.since = first.at
@@ -68,7 +68,7 @@ class GrowthWindow:
 
 
 def rounds_between_scans(queues: int) -> int:
-    """How many rounds pass between two looks at so many queues."""
+    """How many rounds pass between two scans of this many queues."""
     return max(SLOW_EVERY, queues // QUEUES_PER_ROUND)
 
 
@@ -87,8 +87,8 @@ class Watchdog(Duty):
         ping_s: float = PING_S,
         clock: Clock | None = None,
     ) -> None:
-        """A pool that takes longer than `ping_s` to answer counts as down. `more` adds what others know;
-        only they can tell when that is over, and no key of theirs begins like those of a pool.
+        """A pool that takes longer than `ping_s` to answer counts as down. `more` returns what others
+        report; only they can report its end, and none of their keys begins like those of a pool.
         """
         self._pools = pools
         self._alerts = alerts
@@ -154,7 +154,7 @@ class Watchdog(Duty):
                 async with asyncio.timeout(SLOW_EVERY * CHECK_EVERY_S):
                     self._slow[name] = await self._scan(name, store, info)
             except (DuetimeError, TimeoutError) as error:
-                log.info("watchdog_look_failed", extra={"pool": name, "error": str(error)})
+                log.info("watchdog_scan_failed", extra={"pool": name, "error": str(error)})
         return {**self._slow.get(name, {}), **dict(self._parts_down(name, info))}
 
     def _parts_down(self, name: str, info: StoreInfo) -> Iterator[tuple[str, Problem]]:
@@ -203,13 +203,13 @@ class Watchdog(Duty):
             self._dead.pop(key, None)
             return
         if key not in self._dead:
-            # A queue that is new since the last look had no dead letters then; before the first look nothing is known.
+            # A queue that is new since the last scan had no dead letters then; before the first scan nothing is known.
             before = self._last_checked_at.get(name)
             self._dead[key] = GrowthWindow(Seen(now, dead) if before is None else Seen(before, 0))
         window = self._dead[key]
         grown = window.gained(Seen(now, dead))
         if grown < self._targets.dead_growth <= dead and now - window.since < WINDOW_S:
-            # They may be new to the process that told of them, and were there when this one began.
+            # They may be new to the process that reported them, and were there when this one began.
             unsure.add(f"{name}:dead:{queue}")
         if grown >= self._targets.dead_growth:
             yield (

@@ -86,7 +86,7 @@ class Caller:
         self, request: CallbackRequest, *, timeout_ms: int, verify: bool, headers: Mapping[str, str] | None = None
     ) -> CallbackAnswer:
         if self._session is None:
-            raise RuntimeError("the caller is not open")
+            raise RuntimeError("Caller must be opened first")
         began = time.perf_counter()
 
         def failed(why: str, *, unreachable: bool = False) -> CallbackAnswer:

@@ -21,10 +21,10 @@ from duetime.model.topic import Topic
 PREFIX = "callback/"
 """The start of the keys of these problems; no pool's name has a slash, so no other problem's key begins with it."""
 AFTER_S = 30.0
-"""How long failures must last: a receiver that restarts fails many calls at once, and that is no problem."""
+"""How long failures must last: a receiver that restarts fails many calls together, and that is no problem."""
 COUNT_S = 2.0
 WHY_CHARACTERS = 300
-"""So much of the last failure is told, in one line: a receiver's error page may be long."""
+"""How much of the last failure an alert shows, in one line: a receiver's error page may be long."""
 
 
 class Streak:
@@ -89,29 +89,29 @@ class FailingCallbacks:
         self._registry_copy = registry_copy
         self._failures = failures
         self._after_s = after_s
-        self._told: set[str] = set()
+        self._recorded: set[str] = set()
 
     async def __call__(self) -> AlertReport:
         records = self._registry_copy.list_records(FIRING, PREFIX)
-        told = {record.key: msgspec.json.decode(record.value, type=Firing) for record in records}
+        recorded = {record.key: msgspec.json.decode(record.value, type=Firing) for record in records}
         known = {PREFIX + address.key: (address, *found) for address, found in self._streaks().items()}
-        for key in self._told - set(told):
+        for key in self._recorded - set(recorded):
             if key in known:
                 known[key][2].forget()
-        self._told = set(told)
+        self._recorded = set(recorded)
         problems: dict[str, Problem] = {}
         delivering = {PREFIX + address.key for address, topic in self._topics.known().items() if not topic.halted}
-        ended = told.keys() - delivering
+        ended = recorded.keys() - delivering
         for key, (address, topic, streak) in known.items():
             failing = bool(self._failures) and streak.is_long(self._failures, self._after_s)
-            if not failing and key not in told:
+            if not failing and key not in recorded:
                 continue
             if await self._is_drained(address):
                 streak.forget()
                 ended.add(key)
             elif failing:
                 problems[key] = _problem(address, topic, streak)
-            elif streak.worked_at > told[key].since:
+            elif streak.worked_at > recorded[key].since:
                 ended.add(key)
         return AlertReport(problems, ended)
 

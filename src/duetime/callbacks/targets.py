@@ -76,7 +76,7 @@ class AllowedTargets:
         if host in self._fine:
             return
         if not is_host(host):
-            raise ForbiddenTarget(f"the callback leads to {host!r}, which is neither a name nor an address")
+            raise ForbiddenTarget(f"callback host must be a name or an address, got {host!r}")
         with suppress(ValueError):  # not an address but a name
             self.check_address(ip_address(host.strip("[]").partition("%")[0]))
         if len(self._fine) >= MAX_REMEMBERED:
@@ -85,7 +85,7 @@ class AllowedTargets:
 
     def check_address(self, address: Address) -> None:
         if not self._is_allowed(address):
-            raise ForbiddenTarget(f"the callback leads to {address}, which is not public; callback_allow can allow it")
+            raise ForbiddenTarget(f"callback address must be public, got {address}; callback_allow can allow it")
 
     def _is_allowed(self, address: Address) -> bool:
         if any(address in network for network in self._allowed if network.version == address.version):

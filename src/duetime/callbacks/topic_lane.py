@@ -291,8 +291,8 @@ class TopicLane(Duty):
         await self._tools.halt(self.address, "the receiver answered 410 Gone")
         await self._leases.give_back(delivery.lease)
         text = (
-            f"topic: {self.address.queue}\nIts receiver answered 410 Gone: it takes no new jobs, and those that it has "
-            f"wait.\nGo on: duetime topic online {topic.key} --namespace {self.address.queue.namespace}\n"
+            f"topic: {self.address.queue}\nIts receiver answered 410 Gone: it accepts no new jobs, and its jobs wait.\n"
+            f"Go on: duetime topic online {topic.key} --namespace {self.address.queue.namespace}\n"
         )
         title = f"the topic {topic.name or topic.key} is halted"
         await self._tools.alert(f"halted/{self.address.key}", title, text, topic.alert)

@@ -27,7 +27,7 @@ KIND = "topic"
 REMOVED_KIND = "topic-removed"
 ID_COUNTER = "topic-ids"
 OVERLAP_MS = 86_400_000
-"""How long the old secret signs beside the new one."""
+"""How long the old secret signs together with the new one."""
 SECRET_BYTES = 32
 SECRET_PREFIX = "whsec_"
 
@@ -160,7 +160,7 @@ class TopicRegistry:
             for name in names:
                 if name not in known:
                     raise InvalidRequest(
-                        f"there is no channel {mask(name)!r}; operators add one: duetime alert add URL --channel NAME",
+                        f"unknown channel {mask(name)!r}; operators add one: duetime alert add URL --channel NAME",
                         path="$.alert",
                     )
 
@@ -215,9 +215,9 @@ def _secret(given: str) -> str:
         try:
             raw = b64decode(given.removeprefix(SECRET_PREFIX), validate=True)
         except (NotBase64, ValueError):
-            raise InvalidRequest("a secret is whsec_ and base64, or 'new'", path="$.secret") from None
+            raise InvalidRequest("secret must be whsec_ and base64, or 'new'", path="$.secret") from None
         if not 24 <= len(raw) <= 64:
-            raise InvalidRequest(f"a secret has 24 to 64 bytes, not {len(raw)}", path="$.secret")
+            raise InvalidRequest(f"secret must have 24 to 64 bytes, got {len(raw)}", path="$.secret")
         return SECRET_PREFIX + b64encode(raw).decode()
     return ""
 

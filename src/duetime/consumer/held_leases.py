@@ -25,8 +25,8 @@ log = logging.getLogger("duetime.consumer")
 
 T = TypeVar("T")
 
-RENEWED_AT_ONCE = 50
-"""How many leases are renewed at once: enough to renew thousands in time, few enough to let the store serve others."""
+RENEWED_TOGETHER = 50
+"""How many leases are renewed concurrently: enough for thousands, few enough to let the store serve others."""
 ROUNDS_PER_LEASE = 20
 
 Answer = Moved | DuetimeError | None
@@ -98,7 +98,7 @@ class HeldLeases(Duty):
         """Renew every lease of which a third has passed, the oldest first. A third leaves time for a second try."""
         oldest = self._now() - self._lease_ms / 3000
         due = [(held.renewed_at, lease) for lease, held in self._held.items() if held.renewed_at <= oldest]
-        for batch in chunks(sorted(due, key=lambda one: one[0]), RENEWED_AT_ONCE):
+        for batch in chunks(sorted(due, key=lambda one: one[0]), RENEWED_TOGETHER):
             await asyncio.gather(*(self._renew(lease) for _, lease in batch))
         return self._lease_ms / 1000 / ROUNDS_PER_LEASE
 

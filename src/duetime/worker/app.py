@@ -1,4 +1,4 @@
-"""An App: the tasks of a program, where their jobs go, and who listens.
+"""An App: the tasks of a program, where their jobs go, and its listeners.
 
     app = duetime.App("sqlite:///jobs.db")
 
@@ -42,7 +42,7 @@ from duetime.worker.shared_counters import count, progress_name
 from duetime.worker.task import P, R, Task, TaskOptions, check_function
 
 Companion = Callable[["App", AsyncClient], AbstractAsyncContextManager[Any]]
-"""Something that runs beside a worker for as long as that does, such as a scheduler of recurring tasks."""
+"""Something that runs in a worker for as long as that does, such as a scheduler of recurring tasks."""
 
 
 class TaskFields(TypedDict, total=False):
@@ -79,7 +79,7 @@ class App:
     ) -> None:
         self.url = url or os.environ.get("DUETIME_URL") or ""
         if not self.url:
-            raise InvalidSettings("an App needs the URL of a store or server: App(url) or DUETIME_URL")
+            raise InvalidSettings("App must have the URL of a store or server: set App(url) or DUETIME_URL")
         self.namespace = check_namespace(namespace)
         self.token = token
         self.default_queue = check_queue(namespace, queue).name
@@ -129,7 +129,7 @@ class App:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidRequest(f"name must be text, got {name!r}")
         if name in self.tasks:
-            raise InvalidRequest(f"there are two tasks called {name!r}: give one of them another name=")
+            raise InvalidRequest(f"task name must be unique, got {name!r} twice: give one of them another name=")
         task = self.tasks[name] = Task(self, name, function, TaskOptions(**given))
         return task
 
@@ -166,7 +166,7 @@ class App:
         task = cast("Task[P, R]", function) if isinstance(function, Task) else self._add(function, {})
         name = name or task.name
         if name in self.schedules:
-            raise InvalidRequest(f"there are two schedules called {name!r}: give one of them another name=")
+            raise InvalidRequest(f"schedule name must be unique, got {name!r} twice: give one of them another name=")
         recurring = Recurring(name, task, schedule, missed)
         if not self.schedules:
             self.companions.append(Scheduler)

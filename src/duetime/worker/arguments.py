@@ -46,7 +46,7 @@ class Arguments:
             if len(given) == len(bound):
                 self._decoder.decode(text)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidRequest(f"the arguments do not fit {self._name}{self.signature}: {_reason(error)}") from None
+            raise InvalidRequest(f"arguments must fit {self._name}{self.signature}: {_reason(error)}") from None
         return text
 
     def unpack(self, data: bytes | msgspec.Raw) -> tuple[list[Any], dict[str, Any]]:
@@ -54,7 +54,7 @@ class Arguments:
         try:
             values = self._decoder.decode(data)
         except ValueError as error:
-            raise InvalidRequest(f"the arguments do not fit {self._name}{self.signature}: {_reason(error)}") from None
+            raise InvalidRequest(f"arguments must fit {self._name}{self.signature}: {_reason(error)}") from None
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for name, parameter in self.signature.parameters.items():
@@ -82,14 +82,14 @@ class Arguments:
         try:
             hints = get_type_hints(self._function, include_extras=True)
         except NameError as error:
-            raise InvalidRequest(f"a type hint of {self._name} cannot be found: {error}") from None
+            raise InvalidRequest(f"type hint of {self._name} cannot be resolved: {error}") from None
         fields = [_field(parameter, hints.get(name, Any)) for name, parameter in self.signature.parameters.items()]
         try:
             return msgspec.json.Decoder(
                 msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
             )
         except TypeError as error:
-            raise InvalidRequest(f"an argument of {self._name}{self.signature} cannot be JSON: {error}") from None
+            raise InvalidRequest(f"argument of {self._name}{self.signature} must fit JSON: {error}") from None
 
 
 def _field(parameter: Kind, hint: Any) -> Any:

@@ -1,7 +1,7 @@
-"""How workers look after batches: whose jobs they run, and what follows from their ends.
+"""How workers manage batches: which jobs they run, and what follows from their ends.
 
-The keeper of a batch is a job in the queue `duetime.batches`. Whichever worker gets it looks at the counts of the batch
-and gives it back for the next look. What follows (`catch`, `then`, `finally`) is pushed by the keeper's `finish`: in
+The keeper of a batch is a job in the queue `duetime.batches`. The worker that gets it reads the counts of the batch
+and gives it back for the next check. What follows (`catch`, `then`, `finally`) is pushed by the keeper's `finish`: in
 the same atomic step the keeper is gone, or is there again with what it now knows. So a worker that is killed at any
 point loses nothing; and since each callback has an id and a mark of its own, nothing is pushed twice.
 """
@@ -51,15 +51,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duetime.worker")
 
-LOOK_MS = 900
-CALM_LOOK_MS = 5_000
-"""The pause between two looks at a batch in which nothing runs or is due, and at one that has nothing but dead letters.
-"""
+CHECK_MS = 900
+CALM_CHECK_MS = 5_000
+"""The pause between two checks of a batch in which nothing runs or is due, or that has nothing but dead letters."""
 REFUSED_MS = 5_000
 """The pause before what was refused is tried again."""
 TTR_S = 30
 MOST = 100
-"""Batches that one worker serves, and keepers that it looks at in a second."""
+"""Batches that one worker serves, and keepers that it checks in a second."""
 KEPT_MS = 7 * DAY_MS
 """How long after the end of a batch it is known how it ended."""
 
@@ -91,10 +90,10 @@ class BatchKeeper:
                 of[record.queue].append(batch_id)
         return tuple(one for name in served for one in (name, *of[name]))
 
-    async def look(self) -> bool:
-        """See which batches there are, and look at those whose time has come. Answers whether anything came of it
-        other than a next look. One that is refused, because the queue of its callback is full for example, waits
-        without holding up the others. Raises DuetimeError.
+    async def check(self) -> bool:
+        """List the batches, and check those that are due. Returns whether anything changed. A batch that is refused,
+        because the queue of its callback is full for example, waits without holding up the others. Raises
+        DuetimeError.
         """
         seen = await self._app.send_async(status(self._keepers))
         if not seen.counts.total:
@@ -116,12 +115,12 @@ class BatchKeeper:
                     await self._app.send_async(release(delivery, f"{REFUSED_MS}ms", error.message))
         return acted
 
-    async def look_now(self) -> bool:
-        """Look at every batch, whenever its next look was to be."""
+    async def check_now(self) -> bool:
+        """Check every batch, whenever its next check is due."""
         await self._learn()
         for some in chunks(list(self.batches)):
             await self._app.send_async(reschedule(self._keepers, some, 0, None))
-        return await self.look()
+        return await self.check()
 
     async def _learn(self) -> None:
         found = await send_work_async(self._app, list_keepers(self._keepers))
@@ -158,7 +157,7 @@ class BatchKeeper:
         is_over = is_empty and (record.closed or record.cancelled)
         if not is_over or (record.ended_at and counts.dead):
             busy = counts.ready or counts.leased or (is_over and not record.ended_at)
-            await self._again(delivery, LOOK_MS if busy else CALM_LOOK_MS)
+            await self._again(delivery, CHECK_MS if busy else CALM_CHECK_MS)
             return False
         ended = record if record.ended_at else replace(record, ended_at=counts.now)
         all_done = not record.cancelled and counted.dead == counted.respawned
@@ -196,7 +195,7 @@ class BatchKeeper:
 
 
 def _carrier(batch_id: str, step: ChainedStep, summary: bytes) -> NewJob:
-    """The job that brings a callback to its queue, with how the batch stands in the place of PREVIOUS."""
+    """The job that brings a callback to its queue, with the status of the batch as PREVIOUS."""
     filled = replace(step, body=Raw(filled_body(step, summary)), previous="")
     body: dict[str, Any] = {"job": FORWARD, "data": {"step": filled}}
     return NewJob(f"{batch_id}{FOLLOWS}{step.id}", msgspec.json.encode(body), tries=0)

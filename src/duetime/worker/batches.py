@@ -3,10 +3,10 @@
     with app.batch("newsletter", queue="mail", then=report.step(PREVIOUS)).open() as batch:
         send.options(queue=batch.queue).bulk([("ann",), ("bob",)], delay="1h")
 
-A batch is a queue of its own, so its progress is that queue's exact counts and totals, whoever pushed the jobs: tasks,
+A batch is a queue of its own, so its progress is that queue's exact counts and totals, however jobs were pushed: tasks,
 `bulk`, a load by Spark. Workers of the queue that it was opened for run its jobs, too. What else there is to know about
-a batch (closed, cancelled, what to run at its end) is the body of one job, its keeper, which `batch_keeper.py` looks
-at. Whoever changes the body replaces the job, with a mark made of the `born` of the one that was seen.
+a batch (closed, cancelled, what to run at its end) is the body of one job, its keeper, which `batch_keeper.py`
+checks. A change of the body replaces the job, with a mark made of the `born` of the one that was read.
 """
 
 import hashlib
@@ -37,7 +37,8 @@ KEEPERS = "duetime.batches"
 MARK_LIFE_MS = 600_000
 MAX_QUEUE_NAME = MAX_ID - len(INFIX) - LENGTH - len(FOLLOWS) - LENGTH
 """The id of a callback's carrier begins with the name of its batch, and that with the name of the queue."""
-LOOKS = 20
+MAX_CHANGES = 20
+"""How often a change of a batch is tried against changes by others."""
 PAGE = 500
 WAITING = (State.READY, State.DELAYED)
 
@@ -209,7 +210,7 @@ class TaskBatch:
         yield from self._set_paused(paused=False)
 
     def _cancel(self) -> Work[BatchStatus]:
-        """Remove its jobs that wait, and take no more. Those that run come to their end, and are not tried again."""
+        """Remove its waiting jobs, and accept no more. Running jobs end, and are not tried again."""
         yield from self.change(cancelled=True)
         while (yield from cancel_waiting(self._queue)):
             pass
@@ -230,7 +231,7 @@ class TaskBatch:
 
     def change(self, **fields: bool) -> Work[None]:
         """Change the record. Raises NotFound when the batch is over."""
-        for _ in range(LOOKS):
+        for _ in range(MAX_CHANGES):
             found = yield from self._find()
             if found is None:
                 raise self._no_batch()
@@ -249,7 +250,7 @@ class TaskBatch:
             except MarkMismatch:
                 continue  # somebody else has changed what was seen
             return
-        raise Conflict(f"{self.id} changes all the time; try again")
+        raise Conflict(f"{self.id} cannot be changed, because others change it all the time; try again")
 
     def _set_paused(self, *, paused: bool) -> Work[None]:
         if (yield from self._find()) is None:
@@ -301,7 +302,7 @@ class TaskBatch:
         record = None if found is None else found[1]
         inside = running_queue() == self.queue
         if record is None or record.cancelled or (record.closed and not inside):
-            raise Conflict(f"{self.id} takes no more jobs: it is closed, cancelled or over")
+            raise Conflict(f"{self.id} cannot accept jobs: it is closed, cancelled or over")
 
     def _check_still(self, moved: Sequence[Moved]) -> Work[None]:
         """A batch that was cancelled during a push has none of its jobs."""
@@ -309,7 +310,7 @@ class TaskBatch:
         if found is None or found[1].cancelled:
             for some in chunks([one.id for one in moved]):
                 yield cancel(self._queue, some)
-            raise Conflict(f"{self.id} was cancelled meanwhile")
+            raise Conflict(f"{self.id} was cancelled during the push")
 
     def _no_batch(self) -> NotFound:
         return NotFound(f"there is no batch {self.id!r} in {self._queue.namespace}, or it is over")

@@ -66,9 +66,9 @@ class TaskChain(Generic[R]):
 
     def __init__(self, steps: Sequence[TaskStep[Any]]) -> None:
         if not steps:
-            raise InvalidRequest("a chain has at least one step")
+            raise InvalidRequest("chain must have at least one step")
         if steps[0].previous:
-            raise InvalidRequest(f"the first step of a chain has no previous one: {steps[0].task.name}")
+            raise InvalidRequest(f"first step of a chain cannot use PREVIOUS: {steps[0].task.name}")
         self._steps = steps
         self.app: App = steps[0].task.app
 
@@ -86,7 +86,7 @@ class TaskChain(Generic[R]):
         later = [chained(one.previous, out) for one, out in zip(self._steps[1:], fresh[1:], strict=True)]
         body = with_steps(fresh[0].job.body, later)
         if len(body) > MAX_BODY:
-            raise InvalidRequest(f"the steps of this chain have {len(body)} bytes; at most {MAX_BODY} are taken")
+            raise InvalidRequest(f"steps of a chain must have at most {MAX_BODY} bytes, got {len(body)}")
         return [replace(fresh[0], job=msgspec.structs.replace(fresh[0].job, body=body)), *fresh[1:]]
 
     def _handle(self, jobs: Sequence[Outgoing], pushed: Moved) -> TaskHandle[R]:

@@ -1,4 +1,4 @@
-"""`current_job()`: what a running task may ask and tell about the job that it runs for."""
+"""`current_job()`: what a running task can read and report about its job."""
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -94,7 +94,7 @@ class CurrentJob:
 
     @property
     def stopping(self) -> bool:
-        """The worker was told to stop and waits for this job: a long task may save its place and raise Retry."""
+        """The worker is stopping and waits for this job: a long task may save its place and raise Retry."""
         return self._link.stopping()
 
     def extend(self, timeout: Duration) -> None:
@@ -104,7 +104,7 @@ class CurrentJob:
     def progress(self, done: float, total: float = 100) -> None:
         """Say how far it is; `App.progress` and `duetime worker progress` show it, a second later at most."""
         if total <= 0:
-            raise InvalidRequest(f"the total of a progress is more than 0: {total}")
+            raise InvalidRequest(f"total of a progress must be more than 0, got {total}")
         percent = max(0, min(100, int(done * 100 / total)))
         if percent != self._percent:
             self._percent = percent
@@ -126,5 +126,5 @@ def current_job() -> CurrentJob:
     """The job that is running here. Raises InvalidRequest outside of one."""
     job = _current.get()
     if job is None:
-        raise InvalidRequest("current_job() is for code that a worker runs")
+        raise InvalidRequest("current_job() must be called in a task that a worker runs")
     return job

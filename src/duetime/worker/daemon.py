@@ -3,8 +3,8 @@
 One event loop: the fetcher reserves, HeldJobs reports, other duties watch time-outs, leases and memory. Outages of the
 store stop none of it: running jobs go on, and their results are reported when the store is back.
 
-A worker stops for one reason: it takes no more jobs, gives back those that have not begun, and lets the others finish.
-A second signal gives those back, too. `work` runs one; `load_app` finds its App.
+A worker stops for one reason: it reserves no more jobs, gives back those that have not begun, and lets the others
+finish. A second signal gives those back, too. `work` runs one; `load_app` finds its App.
 """
 
 import asyncio
@@ -180,7 +180,7 @@ class Worker:
         return self._status
 
     async def _first_contact(self) -> int | None:
-        """The restart counter as it is now. Waits for a store that is unavailable; None if told to stop meanwhile."""
+        """Wait for the store and read the restart counter. None if the worker is stopped first."""
         restarts: list[int] = []
 
         async def read_counter() -> None:
@@ -323,8 +323,8 @@ class Worker:
             self._fetcher.widened()
 
     async def _follow_batches(self) -> None:
-        """Look after the batches of the namespace, and serve those of this worker's queues."""
-        await self._batches.look()
+        """Check the batches of the namespace, and serve those of this worker's queues."""
+        await self._batches.check()
         queues = self._batches.queues(self._options.queues)
         if queues != self._fetcher.queues:
             self._fetcher.queues = queues
@@ -339,7 +339,7 @@ class Worker:
             self._fetching = self._spawn(run_duty(self._fetcher))
 
     def _stop_fetching(self) -> None:
-        """Takes effect at once: a cancelled reserve takes no more jobs."""
+        """Takes effect immediately: a cancelled reserve leases no more jobs."""
         if self._fetching is not None:
             self._fetching.cancel()
             self._fetching = None

@@ -1,6 +1,6 @@
-"""What a worker and its producers tell while they work, and who listens.
+"""Events of a worker and its producers, and their listeners.
 
-Listeners are plain callables that take one TaskEvent. They run in the process that tells, on its event loop: in the
+Listeners are plain callables with one argument, a TaskEvent. They run in the process of the event, on its loop: in the
 worker itself, not in the processes of its pool (but for `child_starting`). So they should be quick. An error in one is
 logged and changes nothing, except that `looping` may return False to skip a round. docs/tasks.md maps each name to
 Laravel's.
@@ -59,7 +59,7 @@ class TaskEvent(Struct):
     """Only what belongs to the event is set. `extra` of `queueing` goes into the payload.
 
     `delay_ms` is the wait before the next try; `duration_ms` how long the job ran; `status`, `reason`, `jobs` and
-    `memory_mb` tell how a worker stops.
+    `memory_mb` describe how a worker stops.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Listeners:
         return name in self._by_name
 
     def notify(self, event: TaskEvent) -> bool:
-        """False if a listener said False."""
+        """Returns False if a listener returned False."""
         agreed = True
         for listener in self._by_name.get(event.name, ()):
             try:

@@ -1,8 +1,8 @@
 """The process that a worker's processes are forked from.
 
 It is forked itself right after the program was imported, before the worker opens anything or starts a thread, and does
-nothing but fork: so a new process costs milliseconds and shares the memory of what was imported. It tells the worker
-when one has ended. When the worker is gone, however that came, it ends all of them.
+nothing but fork: so a new process costs milliseconds and shares the memory of what was imported. It reports to
+the worker when one has ended. When the worker is gone, however that came, it ends all of them.
 
 A forked process takes a job from its socket, runs it and reports how it ended. Signals that ask a worker to stop often
 reach its whole group; the processes leave them to the worker and end when it says so. The worker itself sends USR1 when
@@ -52,7 +52,7 @@ class ForkServer:
         sock.setblocking(False)
 
     def fork(self, number: int, end: socket.socket) -> None:
-        """Start a process that serves this end of a mailbox."""
+        """Start a process that serves this end of a socket."""
         socket.send_fds(self.sock, [ORDER.pack(FORK, number, 0)], [end.fileno()])
 
     def kill(self, number: int, signal_number: int) -> None:

@@ -41,7 +41,7 @@ RESULTS_MS = 7 * DAY_MS
 
 class Joining(Struct, frozen=True, omit_defaults=True):
     """What the body of a member says: the join of its queue, and the job that follows from the last one. With
-    `results_ms` the result of the member is kept for so long.
+    `results_ms` the result of the member is kept that long.
     """
 
     name: str
@@ -72,9 +72,9 @@ class TaskGroup:
 
     def __init__(self, steps: Sequence[TaskStep[Any]]) -> None:
         if not steps:
-            raise InvalidRequest("a group has at least one task")
+            raise InvalidRequest("group must have at least one task")
         if found := next((step for step in steps if step.previous), None):
-            raise InvalidRequest(f"a task of a group has no previous one: {found.task.name}")
+            raise InvalidRequest(f"task of a group cannot use PREVIOUS: {found.task.name}")
         self.steps = steps
         self.app: App = steps[0].task.app
 
@@ -235,7 +235,7 @@ async def gather(app: "App", members: GroupMembers) -> bytes:
         for some in chunks(ids, MAX_RESULTS):
             for job_id, kept in zip(some, await app.send_async(results(queue, some, 0)), strict=True):
                 if kept is None:
-                    raise Fail(f"the result of {queue}/{job_id} has passed, and the callback asks for it")
+                    raise Fail(f"result of {queue}/{job_id} is no longer kept, and the callback needs it")
                 found.append(Raw(kept.result))
     return msgspec.json.encode(found)
 
@@ -263,5 +263,5 @@ def _carrier(
 def _joined(outgoing: Outgoing, joining: bytes) -> Outgoing:
     body = outgoing.job.body[:-1] + b"," + JOINING + joining + b"}"
     if len(body) > MAX_BODY:
-        raise InvalidRequest(f"{outgoing.name} and its callback have {len(body)} bytes; at most {MAX_BODY} are taken")
+        raise InvalidRequest(f"{outgoing.name} and its callback must have at most {MAX_BODY} bytes, got {len(body)}")
     return replace(outgoing, job=msgspec.structs.replace(outgoing.job, body=body))

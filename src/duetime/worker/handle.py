@@ -29,7 +29,7 @@ Other = TypeVar("Other")
 
 SAME_MS = 1_000
 PARK_S = 2.0
-"""One wait for a result; between two of them a look whether the job has failed."""
+"""One wait for a result; between two of them the handle checks whether the job has failed."""
 
 
 Place = tuple[Queue, str]
@@ -65,7 +65,7 @@ class TaskFailed(DuetimeError):
 class TaskHandle(Generic[R]):
     """`event` is `accepted`, `replaced`, or `kept` if a job with this id was there already. `before` are the steps of
     a chain that run before this job, the first one first; `moved` is then about the first, and `last_id` is the id of
-    this job. `asked_at` is when the push asked the job to be due, 0 for at once.
+    this job. `asked_at` is when the push asked the job to be due, 0 for now.
     """
 
     __slots__ = ("_answer", "_asked_at", "_before", "_last_id", "_queue", "_task")
@@ -158,8 +158,8 @@ class TaskHandle(Generic[R]):
         return self.get_async().__await__()
 
     def _find(self) -> Work[Job | None]:
-        """The job, or the step that its chain is at. A step that is gone was done before its next one could be looked
-        for, so in this order none is missed.
+        """The job, or the step that its chain is at. A step that is gone was done before its next one could be read,
+        so in this order none is missed.
         """
         for queue, job_id in self._places:
             [job] = yield get(queue, [job_id])
@@ -175,7 +175,7 @@ class TaskHandle(Generic[R]):
 
     def _check_pushed(self) -> None:
         if not self.is_pushed:
-            raise InvalidRequest(f"{self!r} is not pushed: it waits for a commit, or was rolled back")
+            raise InvalidRequest(f"{self!r} must be pushed first: it waits for a commit, or was rolled back")
 
     def _status(self) -> Work[TaskStatus]:
         """The job's state, or what became of it."""
@@ -197,7 +197,7 @@ class TaskHandle(Generic[R]):
         """
         self._check_pushed()
         if not self._task.result_ms:
-            raise InvalidRequest(f"{self._task.name} keeps no results: give it result_ttl")
+            raise InvalidRequest(f"{self._task.name} must have result_ttl to keep results")
         end = None if timeout is None else time.monotonic() + duration_ms(timeout) / 1000
         was_gone = False
         while True:
@@ -208,11 +208,11 @@ class TaskHandle(Generic[R]):
             if was_gone:
                 raise JobNotFound.of(self.id, self._places[-1][0])
             if left_s <= 0:
-                raise TimeoutError(f"there is no result of {self!r} yet")
+                raise TimeoutError(f"no result of {self!r} in time")
             job = yield from self._find()
             if job is not None and job.state is State.DEAD:
                 raise failure_of(job)
-            # It may have ended after the look at its result, which is therefore looked at once more.
+            # It may have ended after its result was read, so that is read once more.
             was_gone = job is None and self.born > 0
 
     def cancel_work(self) -> Work[bool]:
@@ -250,7 +250,7 @@ class TaskHandle(Generic[R]):
         try:
             return msgspec.json.decode(kept.result, type=self._task.return_type)
         except msgspec.MsgspecError as error:
-            raise InvalidRequest(f"the result is not what {self._task.name} says that it returns: {error}") from None
+            raise InvalidRequest(f"result must have the return type of {self._task.name}: {error}") from None
 
 
 def failure_of(job: Job) -> TaskFailed:

@@ -174,7 +174,7 @@ class HeldJobs:
         self._report(run, decision)
 
     def _count_unknown(self, run: Run) -> None:
-        """The first of a task since the last report is logged at once."""
+        """The first of a task since the last report is logged immediately."""
         key = (run.delivery.lease.queue.name, run.payload.name)
         if key not in self._unknown:
             log.warning("unknown_task", extra={"task": key[1], "queue": key[0], "job": run.delivery.lease.id})

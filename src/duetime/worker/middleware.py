@@ -76,11 +76,11 @@ async def is_leased(job: CurrentJob, queue: Queue, job_id: str, born: int, attem
 
 
 async def ask(job: CurrentJob, call: Call[Answer]) -> Answer:
-    """Send a call to the store. While the store is away, the job is postponed: whether it may run is not known."""
+    """Send a call to the store. Postpones the job while the store is unavailable: it may not be allowed to run."""
     try:
         return await job.app.send_async(call)
     except StoreUnavailable as error:
-        raise Postpone(f"the store is away: {error.message}", after=OUTAGE_PAUSE_S) from error
+        raise Postpone(f"store is unavailable: {error.message}", after=OUTAGE_PAUSE_S) from error
 
 
 # --- context
@@ -184,14 +184,14 @@ class Encrypted:
         try:
             sealed = msgspec.json.decode(job.data, type=SealedArguments)
         except msgspec.MsgspecError:
-            raise Fail("the arguments are not encrypted, and this task takes no others") from None
+            raise Fail("arguments must be encrypted") from None
         try:
             bound = msgspec.json.decode(self._fernet.decrypt(sealed.token), type=BoundArguments)
         except (self._refusal, msgspec.MsgspecError):
-            raise Fail("the arguments cannot be decrypted: none of the keys fits, or somebody changed them") from None
+            raise Fail("arguments cannot be decrypted: none of the keys fits, or they were changed") from None
         if bound.job != (job.info.namespace, job.info.queue, job.name, job.info.id):
             raise Fail(
-                "the arguments were encrypted for another job: "
+                "arguments were encrypted for another job: "
                 f"task {bound.task!r} in {bound.namespace}/{bound.queue}, id {bound.id!r}"
             )
         job.data = bytes(bound.arguments)

@@ -1,4 +1,4 @@
-"""How middleware goes around a run, and gets a look at a push.
+"""How middleware goes around a run, and sees a push.
 
 A middleware is a callable `(job, call)`: `call()` runs what is inside it, and its answer is the middleware's to return.
 It may raise what a task may raise (Cancel, Postpone, Retry, Fail), and need not call at all. It is plain or async; both

@@ -54,7 +54,7 @@ class WorkerOptions:
             raise InvalidSettings(f"concurrency must be at least 1, got {self.concurrency}")
         if self.max_concurrency and self.max_concurrency < self.concurrency:
             raise InvalidSettings(
-                f"{self.concurrency}..{self.max_concurrency} is no range: the smaller number comes first"
+                f"concurrency range must begin with the smaller number, got {self.concurrency}..{self.max_concurrency}"
             )
         if self.lease_s < 1:
             raise InvalidSettings(f"lease must be at least 1s, got {self.lease_s:g}s")

@@ -25,7 +25,7 @@ LATE = Outcome(Ended.TIMED_OUT, Failure(TIMED_OUT, str(TimedOut())))
 
 
 class LocalSlot:
-    """The place of one running job: a task of the loop, or a thread."""
+    """One running job: a task of the loop, or a thread. `leave_at` is when it is left behind."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -40,12 +40,12 @@ class LocalPool:
         self._host = host
         self._app = app
         self._size = size
-        self._places: dict[int, LocalSlot] = {}
+        self._slots: dict[int, LocalSlot] = {}
         self._inbox: SimpleQueue[LocalSlot | None] = SimpleQueue()
         self._idle_threads = 0
         self._loop = asyncio.get_running_loop()
         self._news: deque[Callable[[], None]] = deque()
-        self._told = False
+        self._is_posted = False
         self._stopping = False
 
     async def start(self) -> None:
@@ -55,18 +55,18 @@ class LocalPool:
         self._size = size
 
     def room(self) -> int:
-        return max(0, self._size - len(self._places))
+        return max(0, self._size - len(self._slots))
 
     def submit(self, run: Run) -> bool:
-        if len(self._places) >= self._size:
+        if len(self._slots) >= self._size:
             return False
-        place = self._places[run.number] = LocalSlot(run)
+        slot = self._slots[run.number] = LocalSlot(run)
         run.begin()
         self._host.began(run)
         if self._is_async(run):
-            place.task = self._loop.create_task(self._run_async(place))
+            slot.task = self._loop.create_task(self._run_async(slot))
         else:
-            self._inbox.put(place)
+            self._inbox.put(slot)
             if self._idle_threads:
                 self._idle_threads -= 1
             else:
@@ -79,34 +79,34 @@ class LocalPool:
 
     # --- on the loop
 
-    async def _run_async(self, place: LocalSlot) -> None:
-        run = place.run
+    async def _run_async(self, slot: LocalSlot) -> None:
+        run = slot.run
         try:
             link = JobLink(partial(self._host.said, run), self._is_stopping)
             outcome = await execute_async(self._app, run.info(), link, run.payload)
         except asyncio.CancelledError:
-            outcome = LATE if place.leave_at else BACK
-        self._ended(place, outcome)
+            outcome = LATE if slot.leave_at else BACK
+        self._ended(slot, outcome)
 
-    def _ended(self, place: LocalSlot, outcome: Outcome) -> None:
-        if self._places.get(place.run.number) is not place:
+    def _ended(self, slot: LocalSlot, outcome: Outcome) -> None:
+        if self._slots.get(slot.run.number) is not slot:
             return  # the job timed out and was left behind
-        del self._places[place.run.number]
-        self._host.ended(place.run, LATE if place.leave_at and outcome.ended is not Ended.DONE else outcome)
+        del self._slots[slot.run.number]
+        self._host.ended(slot.run, LATE if slot.leave_at and outcome.ended is not Ended.DONE else outcome)
 
     def check(self, now: float) -> None:
-        for place in list(self._places.values()):
-            if place.leave_at and now > place.leave_at:
-                self._ended(place, LATE)
-            elif place.run.deadline and now > place.run.deadline and not place.leave_at:
-                place.leave_at = now + GRACE_S
-                self._interrupt(place)
+        for slot in list(self._slots.values()):
+            if slot.leave_at and now > slot.leave_at:
+                self._ended(slot, LATE)
+            elif slot.run.deadline and now > slot.run.deadline and not slot.leave_at:
+                slot.leave_at = now + GRACE_S
+                self._interrupt(slot)
 
-    def _interrupt(self, place: LocalSlot) -> None:
-        if place.task is not None:
-            place.task.cancel()
-        elif place.thread:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(place.thread), ctypes.py_object(TimedOut))
+    def _interrupt(self, slot: LocalSlot) -> None:
+        if slot.task is not None:
+            slot.task.cancel()
+        elif slot.thread:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(slot.thread), ctypes.py_object(TimedOut))
 
     def check_memory(self, limit_mb: float) -> None:
         """Nothing to do: the worker watches the memory of its own process."""
@@ -118,10 +118,10 @@ class LocalPool:
         return self._stopping
 
     async def close(self, *, force: bool) -> None:
-        for place in list(self._places.values()) if force else []:
-            if place.task is not None:
-                place.task.cancel()
-            self._ended(place, BACK)
+        for slot in list(self._slots.values()) if force else []:
+            if slot.task is not None:
+                slot.task.cancel()
+            self._ended(slot, BACK)
         for _ in range(threading.active_count()):
             self._inbox.put(None)
 
@@ -129,19 +129,19 @@ class LocalPool:
 
     def _work(self) -> None:
         loop = ThreadLoop()
-        while (place := self._inbox.get()) is not None:
-            place.thread = threading.get_ident()
-            link = JobLink(partial(self._say, place.run), self._is_stopping)
-            outcome = _guarded(self._app, place.run, link, loop)
-            place.thread = 0
-            if place.leave_at:
-                self._post(lambda place=place, outcome=outcome: self._ended(place, outcome))
+        while (slot := self._inbox.get()) is not None:
+            slot.thread = threading.get_ident()
+            link = JobLink(partial(self._say, slot.run), self._is_stopping)
+            outcome = _guarded(self._app, slot.run, link, loop)
+            slot.thread = 0
+            if slot.leave_at:
+                self._post(lambda slot=slot, outcome=outcome: self._ended(slot, outcome))
                 return  # TimedOut may still be on its way to this thread: it must not hit another job
-            self._post(lambda place=place, outcome=outcome: self._free(place, outcome))
+            self._post(lambda slot=slot, outcome=outcome: self._free(slot, outcome))
 
-    def _free(self, place: LocalSlot, outcome: Outcome) -> None:
+    def _free(self, slot: LocalSlot, outcome: Outcome) -> None:
         self._idle_threads += 1
-        self._ended(place, outcome)
+        self._ended(slot, outcome)
 
     def _say(self, run: Run, word: str, value: int) -> None:
         self._post(lambda: self._host.said(run, word, value))
@@ -149,15 +149,15 @@ class LocalPool:
     def _post(self, news: Callable[[], None]) -> None:
         """Call it on the loop; calls that arrive together wake the loop once."""
         self._news.append(news)
-        if not self._told:
-            self._told = True
+        if not self._is_posted:
+            self._is_posted = True
             try:
                 self._loop.call_soon_threadsafe(self._hear)
             except RuntimeError:
                 return  # the loop is closed: nobody is waiting for this any more
 
     def _hear(self) -> None:
-        self._told = False
+        self._is_posted = False
         while self._news:
             self._news.popleft()()
 

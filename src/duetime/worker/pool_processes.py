@@ -1,7 +1,7 @@
 """A pool of processes: plain functions, one at a time in each, and a timeout that really ends them.
 
-A process has a inbox with at most `depth` jobs in it. Jobs that wait behind one that takes long are taken back out of
-the inbox and given to another process. A job whose time is over is told so by a signal, which the task sees as
+A process has an inbox with at most `depth` jobs in it. Jobs that wait behind one that takes long are taken back out of
+the inbox and given to another process. A job whose time is over gets a signal, which the task sees as
 TimedOut; a second later its process is killed. Either way the process is replaced.
 """
 

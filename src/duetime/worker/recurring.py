@@ -37,7 +37,7 @@ log = logging.getLogger("duetime.recurring")
 TTR_S = 30
 WAIT_S = 20
 REPLANT_S = 60
-"""How often a worker looks whether every schedule still has its tick: somebody may have purged the queue."""
+"""How often a worker checks that every schedule still has its tick: somebody may have purged the queue."""
 BROKEN_S = 2.0
 """The pause after an error of our own."""
 MARK_LIFE_MS = 7 * 86_400_000
@@ -63,7 +63,7 @@ class Recurring:
         try:
             task.arguments.pack((), {})
         except InvalidRequest:
-            raise InvalidRequest(f"{task.name} cannot recur: it has arguments without a default") from None
+            raise InvalidRequest(f"{task.name} cannot recur: all its arguments must have a default") from None
         if len(name) > MAX_SCHEDULE_NAME:
             raise InvalidRequest(
                 f"schedule name must have at most {MAX_SCHEDULE_NAME} characters, give another name=: {name!r}"
@@ -90,7 +90,7 @@ class Recurring:
 
 
 class Scheduler:
-    """Runs beside a worker. An async context manager."""
+    """Runs in a worker. An async context manager."""
 
     def __init__(self, app: "App", client: AsyncClient) -> None:
         self._app = app

@@ -160,7 +160,7 @@ class Cancel(Exception):
 
 
 class Fail(Exception):
-    """Trying again would not help: the job goes to the dead letters at once."""
+    """Trying again would not help: the job goes to the dead letters immediately."""
 
 
 class TimedOut(BaseException):
@@ -193,7 +193,7 @@ class PoolHost(Protocol):
         ...
 
     def said(self, run: Run, word: str, value: int) -> None:
-        """The task told something about its job."""
+        """The task reported its progress or asked for more time."""
         ...
 
     def widened(self) -> None:
@@ -217,7 +217,7 @@ class WorkerPool(Protocol):
         ...
 
     def room(self) -> int:
-        """How many jobs the pool would take now."""
+        """How many jobs the pool can accept now."""
         ...
 
     def submit(self, run: Run) -> bool:
@@ -233,11 +233,11 @@ class WorkerPool(Protocol):
         ...
 
     def warn(self) -> None:
-        """Let what runs know that the worker wants to stop; `current_job().stopping` tells the task."""
+        """Let what runs know that the worker wants to stop; `current_job().stopping` says so."""
         ...
 
     async def close(self, *, force: bool) -> None:
-        """Without force nothing is running any more. With it, what runs is ended now and told as BACK."""
+        """Without force nothing is running any more. With it, running jobs are ended now and reported as BACK."""
         ...
 
 

@@ -1,7 +1,7 @@
 """When a recurring task runs: every so often, or by a cron expression in a time zone. Pure.
 
 The runs of a schedule are instants that follow from the schedule alone, so that all processes agree on them by
-themselves: `every("1h")` runs at whole hours since the epoch, not an hour after whoever started first.
+themselves: `every("1h")` runs at whole hours since the epoch, not an hour after the first process started.
 """
 
 from collections.abc import Iterator
@@ -93,7 +93,7 @@ class Cron:
 def every(interval: Duration) -> Every:
     interval_ms = duration_ms(interval)
     if interval_ms < LEAST_MS:
-        raise InvalidRequest(f"a task recurs every second at most, not every {interval_ms} ms")
+        raise InvalidRequest(f"interval must be at least 1s, got {interval_ms}ms")
     return Every(interval_ms)
 
 
@@ -105,11 +105,11 @@ def cron(expression: str, tz: str = "UTC") -> Cron:
         schedule = Cron(" ".join(expression.split()), ZoneInfo(tz))
         next(CronSim(schedule.expression, datetime.now(UTC)))
     except CronSimError as error:
-        raise InvalidRequest(f"{expression!r} is no cron expression: {error}") from None
+        raise InvalidRequest(f"cron expression cannot be read: {expression!r}: {error}") from None
     except (ZoneInfoNotFoundError, ValueError):
-        raise InvalidRequest(f"there is no time zone {tz!r}") from None
+        raise InvalidRequest(f"unknown time zone: {tz!r}") from None
     except StopIteration:
-        raise InvalidRequest(f"{expression!r} never runs") from None
+        raise InvalidRequest(f"cron expression must have a next run: {expression!r}") from None
     return schedule
 
 

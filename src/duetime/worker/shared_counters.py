@@ -38,7 +38,7 @@ def count_with_life(namespace: str, name: str, by: int = 0, *, life_ms: int = 0)
             counter = msgspec.json.decode(reply, type=CounterOut)
             return Counter(counter.value, counter.left_ms)
         except msgspec.MsgspecError as error:
-            raise DuetimeError(f"the server's answer is no counter: {error}") from None
+            raise DuetimeError(f"server's answer cannot be read as a counter: {error}") from None
 
     return Call(request, parse, run, repeatable=by == 0)
 

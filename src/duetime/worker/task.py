@@ -206,9 +206,9 @@ class Task(Generic[P, R]):
         """
         changed = change_options(self._call, self.app.namespace, options)
         if (changed.id is not None or "if_exists" in options) and self.unique_ms:
-            raise InvalidRequest(f"{self.name} is unique by its arguments: options cannot set id or if_exists")
+            raise InvalidRequest(f"options of {self.name} cannot set id or if_exists: it is unique by its arguments")
         if changed.tries is not None and self._retry_until is not None:
-            raise InvalidRequest(f"{self.name} has retry_until, which takes the place of tries")
+            raise InvalidRequest(f"options of {self.name} cannot set tries: the task has retry_until instead")
         task = copy.copy(self)
         task._call = changed
         return task
@@ -262,10 +262,10 @@ class Task(Generic[P, R]):
         given = self.arguments.signature.bind(*args, **kwargs).arguments
         previous = [name for name, value in given.items() if value is PREVIOUS]
         if len(previous) > 1 or self.unique_ms or self._call.id is not None:
-            raise InvalidRequest(f"a step has one PREVIOUS at most, an id of its own, and is not unique: {self.name}")
+            raise InvalidRequest(f"step cannot have two PREVIOUS, an id, or a task that is unique: {self.name}")
         outgoing = self.prepare(None, None, args, kwargs)
         if outgoing.counter or (previous and outgoing.seal):
-            raise InvalidRequest(f"{self.name} is debounced or encrypted, and cannot be such a step")
+            raise InvalidRequest(f"step cannot be debounced, or encrypted with PREVIOUS: {self.name}")
         return TaskStep(self, outgoing, *previous)
 
     def failed(self, hook: FailedHook) -> FailedHook:
@@ -367,7 +367,7 @@ class Task(Generic[P, R]):
 
 
 def _split(call: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What came from untyped code is looked at: a string would pass for a tuple of its letters."""
+    """Checks calls of untyped code: a string would pass for a tuple of its letters."""
     match call:
         case tuple():
             return cast("tuple[Any, ...]", call), {}

@@ -108,7 +108,7 @@ async def test_a_sample_call_tells_what_happened_and_goes_nowhere_private(http: 
     assert json.loads(told["request"]["body"])["to"] == "ann"
     assert told["request"]["headers"]["webhook-id"] == "sample"
     assert told["answer"]["status"] == 0
-    assert "not public" in told["answer"]["error"]
+    assert "must be public" in told["answer"]["error"]
     assert told["verdict"] == "empty"
 
 
