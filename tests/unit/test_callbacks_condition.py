@@ -32,6 +32,9 @@ SHAPES = [
     ("{res.missing.deep} == ''", {"missing": 5}, True),
     ("{res.ok}", {"ok": "0"}, False),
     ("{res.ok}", {"ok": [0]}, True),
+    ("{res.n} <= 3 && {res.n} >= 3", {"n": 3}, True),
+    ("{res.n}>=4 || {res.n}<=2", {"n": "3"}, False),
+    ("{res.list} <= {res.other}", {"list": [1, 2], "other": {"0": 1, "x": 2}}, False),
     ("{res.t} < -1.5e3", {"t": -1501}, True),
     (r"{res.msg} == 'it\'s'", {"msg": "it's"}, True),
     ('{res.msg} == "say \\"x\\" \\n"', {"msg": 'say "x" \\n'}, True),
@@ -50,7 +53,9 @@ REFUSED = [
     ("{res.code} = 200", 12),
     ("{res.code} === 200", 12),
     ("{res.code} !== 200", 12),
-    ("{res.code} <= 200", 12),
+    ("{res.code} <=> 200", 12),
+    ("{res.code} =< 200", 12),
+    ("{res.code} << 200", 12),
     ("{res.code} <> 200", 12),
     ("!{res.code}", 1),
     ("{res.code} & 1", 12),
@@ -194,7 +199,9 @@ operands = (
 )
 conditions = st.recursive(
     operands,
-    lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from(["==", "!=", "<", ">", "&&", "||"]), inner),
+    lambda inner: st.builds(
+        "({} {} {})".format, inner, st.sampled_from(["==", "!=", "<", ">", "<=", ">=", "&&", "||"]), inner
+    ),
     max_leaves=10,
 )
 answers = st.dictionaries(st.sampled_from("ab01"), values, max_size=4) | st.lists(values, max_size=3)

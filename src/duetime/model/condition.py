@@ -2,10 +2,10 @@
 
     {res.code} != 200 && ({res.data.status} != 2 || {res.msg} == 'busy')
 
-A placeholder is the value at that path of the JSON answer, null where there is none. Operators are == != < > && || and
-parentheses over placeholders, numbers and quoted texts, compared as PHP 8 does (`php_compare.py`); nothing else is
-accepted. Precedence is PHP's: < and > bind closest, then == and !=, then &&, then ||. `parse` checks a condition when
-its topic is saved; its errors say where the text is wrong.
+A placeholder is the value at that path of the JSON answer, null where there is none. Operators are == != < > <= >= &&
+|| and parentheses over placeholders, numbers and quoted texts, compared as PHP 8 does (`php_compare.py`); nothing
+else is accepted. Precedence is PHP's: < > <= >= bind closest, then == and !=, then &&, then ||. `parse` checks a
+condition when its topic is saved; its errors say where the text is wrong.
 """
 
 import re
@@ -24,13 +24,13 @@ _TOKEN = re.compile(
     |(?P<path>\{[^{}]*\})
     |(?P<number>-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)
     |(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
-    |(?P<operator>==(?!=)|!=(?!=)|<(?![=<>])|>(?![=>])|&&|\|\||[()])""",
+    |(?P<operator>==(?!=)|!=(?!=)|<=(?!>)|>=|<(?![<>]|=>)|>(?!>)|&&|\|\||[()])""",
     re.VERBOSE | re.ASCII | re.DOTALL,
 )
 _PATH = re.compile(r"\{\s*res((?:\s*\.\s*[^\s.{}]+)+)\s*\}")
 _ESCAPE = re.compile(r"\\(['\"\\])")
 _EQUALITY = ("==", "!=")
-_RELATION = ("<", ">")
+_RELATION = ("<", ">", "<=", ">=")
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ def _why_not(rest: str) -> str:
         case _:
             # `split` treats more characters as blanks than this grammar does, so there may be no word.
             word = (rest.split(maxsplit=1) or [rest])[0][:20]
-            return f"condition must consist of == != < > && || ( ), numbers, quoted texts and {{res.key}}, got {word!r}"
+            known = "== != < > <= >= && || ( ), numbers, quoted texts and {res.key}"
+            return f"condition must consist of {known}, got {word!r}"
 
 
 class _Parser:
@@ -152,7 +153,7 @@ class _Parser:
     def _equality(self) -> Node:
         return self._comparison(lambda: self._comparison(self._operand, _RELATION), _EQUALITY)
 
-    def _comparison(self, part: Callable[[], Node], operators: tuple[str, str]) -> Node:
+    def _comparison(self, part: Callable[[], Node], operators: tuple[str, ...]) -> Node:
         """Not a chain: PHP refuses `a == b == c`, and so do we."""
         left = part()
         if self._next.kind != "operator" or self._next.text not in operators:
@@ -221,6 +222,10 @@ def _compare(operator: str, left: Value, right: Value) -> bool:
             return found != 0
         case "<":
             return found == -1
+        case "<=":
+            return found in (-1, 0)
+        case ">=":
+            return found in (1, 0)
         case _:
             return found == 1
 
