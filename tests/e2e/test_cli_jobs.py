@@ -208,7 +208,7 @@ def test_a_listed_job_that_has_expired_is_refused_by_itself(shell: Shell) -> Non
     lines = "\n".join(json.dumps(one) for one in ({**job, "expires_at": 1}, {**job, "id": "b"}))
     ran = shell.run("push", "copy", "--file", "-", stdin=lines)
     assert ran.code == 1
-    assert "expired meanwhile" in ran.err
+    assert "job has expired" in ran.err
     assert [one["id"] for one in shell.json("list", "copy")] == ["b"]
 
 

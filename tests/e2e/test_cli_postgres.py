@@ -123,7 +123,7 @@ def test_tables_of_somebody_else_with_our_names(
 ) -> None:
     database.execute(f"CREATE TABLE public.{table}")  # type: ignore[arg-type]
     found = findings(Shell(f"{guest_url}?schema=public", tmp_path).run("doctor", "--json"), "fail")
-    assert "somebody else" in found["postgres.tables"]["what"]
+    assert "another program" in found["postgres.tables"]["what"]
     assert "schema=" in found["postgres.tables"]["fix"]
     assert "postgres.grants" not in found
 

@@ -99,7 +99,7 @@ def test_lines_that_were_listed_go_back_into_their_own_queues(shell: Shell, tmp_
     refused = json.loads(ran.err.splitlines()[0])
     assert (refused["line"], refused["error"]["message"]) == (
         4,
-        "the line names no queue; name one for all: push QUEUE",
+        "line must have a queue, or name one for all lines: push QUEUE",
     )
     for queue in ("a", "b"):
         [job] = shell.json("get", queue, queue)

@@ -61,7 +61,7 @@ def test_the_life_of_a_topic_on_a_store(shell: Shell) -> None:
     [
         (("--set", "colour=red"), "colour"),
         (("--set", "cap=many"), "cap"),
-        (("--set", "cap"), "name=value"),
+        (("--set", "cap"), "NAME=VALUE"),
         (("--retry-if", "{res.a} ="), "character 9"),
         (("--priority", "highest"), "priority"),
     ],

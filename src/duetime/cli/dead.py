@@ -107,7 +107,7 @@ def respawn(queue: QueueArgument, options: RespawnOptions, target: Target) -> No
         duetime dead respawn mail --all --tries 3
     """
     if sum((bool(options.ids), options.every, bool(options.limit), options.is_filtered)) != 1:
-        raise InvalidRequest("say which dead letters: ids, --limit N, --all, or --matching, --after, --before")
+        raise InvalidRequest("respawn needs ids, --limit N, --all, or a filter (--matching, --after, --before)")
     answer = target.answer
     ids = [check_id(job_id) for job_id in options.ids] if options.ids else None
     back: set[str] = set()
@@ -155,7 +155,7 @@ def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None
         duetime dead delete mail --all --yes
     """
     if bool(options.ids) == options.every:
-        raise InvalidRequest("say which dead letters: ids or --all")
+        raise InvalidRequest("delete needs ids or --all")
     answer = target.answer
     with target.connect() as client:
         queue_client = client.queue(queue)
@@ -168,7 +168,7 @@ def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None
     gone = [one for one in results if one is not None]
     show_removed(answer, queue_client.name, len(gone))
     if len(gone) < len(ids):
-        raise SomeRefused(f"{len(ids) - len(gone)} of {len(ids)} were removed by somebody else")
+        raise SomeRefused(f"{len(ids) - len(gone)} of {len(ids)} were removed by another client")
 
 
 @takes_options

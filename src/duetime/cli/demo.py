@@ -85,13 +85,13 @@ class Timeline:
 
 
 class Story:
-    """The steps, in order. `tell` is called with each as it happens."""
+    """The steps, in order. `show` is called with each as it happens."""
 
-    def __init__(self, client: Client, timeline: Timeline, tell: Callable[[Moment], None]) -> None:
+    def __init__(self, client: Client, timeline: Timeline, show: Callable[[Moment], None]) -> None:
         self._client = client
         self._queue: QueueClient = client.queue(QUEUE)
         self._time = timeline
-        self._show = tell
+        self._show = show
 
     def run(self) -> None:
         self._push("reminder", 5.0, tries=5)
@@ -109,7 +109,7 @@ class Story:
 
     def _push(self, job: str, delay_s: float, *, tries: int) -> None:
         self._queue.push(f"the body of {job}", id=job, delay=delay_s * self._time.scale, tries=tries)
-        due = f"due in {delay_s:g} s" if delay_s else "due at once"
+        due = f"due in {delay_s:g} s" if delay_s else "due now"
         self._say(job, "delayed" if delay_s else "ready", f"pushed, {due}, {tries} tries")
 
     def _take(self, job: str) -> LeasedJob:
@@ -251,7 +251,7 @@ def demo(
         console = answer.console
         screen = Screen(console, timeline)
         with Live(screen, console=console, refresh_per_second=10) if live else nullcontext():
-            Story(client, timeline, _teller(answer, live=live)).run()
+            Story(client, timeline, _printer(answer, live=live)).run()
             screen.finished = True
         until_s = timeline.now_s()
         if left := client.queue(QUEUE).counts().total:
@@ -264,8 +264,8 @@ def demo(
     answer.show(sums, "\n" + describe_summary(sums))
 
 
-def _teller(answer: Answer, *, live: bool) -> Callable[[Moment], None]:
-    def tell(moment: Moment) -> None:
+def _printer(answer: Answer, *, live: bool) -> Callable[[Moment], None]:
+    def show(moment: Moment) -> None:
         if answer.as_json:
             answer.document(
                 {"at_s": round(moment.at_s, 3), "job": moment.job, "state": moment.state, "text": moment.text}
@@ -273,4 +273,4 @@ def _teller(answer: Answer, *, live: bool) -> Callable[[Moment], None]:
         elif not live:
             answer.console.print(line_of(moment))
 
-    return tell
+    return show

@@ -1,4 +1,4 @@
-"""`duetime doctor`: is everything safe, and if not, what to do about it."""
+"""`duetime doctor`: checks settings, ports, folders and stores, and prints how to fix what is wrong."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ STYLES = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
 
 
 class NotWell(DuetimeError):
-    """The doctor found something that must be mended."""
+    """The doctor found something that must be fixed."""
 
     code = "not_well"
     status = 409
@@ -89,7 +89,7 @@ PORT = (
     ok("{host}:{port} is free for the {what}", when=lambda f: _can_bind(f["host"], f["port"])),
     ok("a Duetime server has {host}:{port} for its {what}", when=lambda f: _is_duetime(f["host"], f["port"])),
     fail(
-        "{host}:{port} cannot be had for the {what}",
+        "{host}:{port} is not available for the {what}",
         why="another program has it, or this user may not use it, so no server can start",
         fix="stop that program, or choose another port in the settings",
     ),

@@ -1,6 +1,6 @@
 """What the doctor asks a MariaDB or MySQL: does it keep what it is given, and may we do our work?
 
-Only reads, and makes no tables. Each finding that is not fine comes with the statement that mends it.
+Only reads, and makes no tables. Each finding that is not ok comes with the statement that fixes it.
 """
 
 import re
@@ -52,7 +52,7 @@ ORDER BY table_name
 _DENIED = (1044, 1142, 1143, 1227)
 
 KEEPS_VERSIONS = "while it is open no old version of a row can be removed, and queues get slower"
-NO_START = "no server can start until this is granted, or somebody else runs what `duetime migrate --sql` prints"
+NO_START = "no server can start until this is granted, or another user runs what `duetime migrate --sql` prints"
 GRANT_ALL = f"GRANT {', '.join(RIGHTS_OF_MIGRATIONS)} ON `{{database_pattern}}`.* TO {{me}}"
 
 SERVER = (
@@ -138,7 +138,7 @@ HIDDEN = Check(
 FOREIGN = Check(
     "mysql.tables",
     fail(
-        "the database {database} has a table {table} of somebody else",
+        "the database {database} has a table {table} of another program",
         why="no server can start",
         fix="give the store's URL another prefix=",
     ),
@@ -259,14 +259,14 @@ def _user(cursor: Any) -> str:
 
 class MysqlTables:
     """What is to be said about the tables of a store. Names of ours are asked for one by one: tables of other programs
-    may stand beside ours, and the server does not list tables on which this user has no right at all."""
+    may be in the same database, and the server does not list tables on which this user has no right at all."""
 
     def __init__(self, cursor: Any, address: Any, errors: type[Exception]) -> None:
         self._cursor, self._errors = cursor, errors
         self._migrations = f"{address.prefix}migrations"
         self._ours = sorted(address.prefix + name for name in tables_of_schema("mysql"))
         self._listed = _names(cursor)
-        # Without the backslash an underscore would stand for any letter. All rights are named, because the server would
+        # Without the backslash an underscore would match any letter. All rights are named, because the server would
         # no longer look at those that were granted for the name without backslashes.
         pattern = re.sub(r"([_%])", r"\\\1", address.database)
         self._facts = {"database": address.database, "database_pattern": pattern, "me": _user(cursor)}

@@ -1,6 +1,6 @@
 """What the doctor asks a PostgreSQL: does it keep what it is given, may we do our work, and does it clean up behind us?
 
-Only reads, and makes no tables. Each finding that is not fine comes with the statement that mends it.
+Only reads, and makes no tables. Each finding that is not ok comes with the statement that fixes it.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -83,7 +83,7 @@ FROM (SELECT to_regnamespace(%s)::oid AS oid) AS s
 DEAD_ROWS = "dead rows pile up, and every step gets slower"
 KEEPS_DEAD_ROWS = "while it is open no dead row can be removed, and queues get slower"
 REFUSED = "calls on jobs are refused (503)"
-NO_START = "no server can start until this is granted, or somebody else runs what `duetime migrate --sql` prints"
+NO_START = "no server can start until this is granted, or another user runs what `duetime migrate --sql` prints"
 
 SERVER = (
     Check(
@@ -193,7 +193,7 @@ SCHEMA = (
     Check(
         "postgres.tables",
         fail(
-            'the schema {schema} has a table "{foreign}" of somebody else',
+            'the schema {schema} has a table "{foreign}" of another program',
             when=lambda f: f["foreign"],
             why="no server can start",
             fix="give the store's URL another schema= or prefix=",
@@ -266,7 +266,7 @@ def examine_postgres(url: str) -> Generator[Finding, None, bool]:
 
         from duetime.stores.postgres.connection import PostgresAddress, translate  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise InvalidSettings("postgresql:// needs the extra duetime[postgres]") from None
+        raise InvalidSettings("postgresql:// needs the package: pip install 'duetime[postgres]'") from None
     address = PostgresAddress.parse(url)
     try:
         with (
@@ -298,7 +298,7 @@ def _server_facts(cursor: Any) -> Facts:
 
 
 def _tables(cursor: Any, address: Any, server: Facts) -> Generator[Finding, None, bool]:
-    # A table of another program may stand beside ours: only names of ours are asked for.
+    # Tables of other programs may be in the same schema: only our names are queried.
     names = [address.prefix + name for name in tables_of_schema("postgres")]
     tables = cursor.execute(_TABLES, (f'"{address.schema}"', names)).fetchall()
     facts: Facts = {
@@ -314,7 +314,7 @@ def _tables(cursor: Any, address: Any, server: Facts) -> Generator[Finding, None
 
 
 def _foreign(prefix: str, columns: Mapping[str, Sequence[str]]) -> str | None:
-    """A table with a name of ours that another program made: ours come all at once, and `migrations` among them."""
+    """A table with a name of ours that another program made: ours are created in one transaction, with `migrations`."""
     migrations = f"{prefix}migrations"
     if migrations not in columns:
         return min(columns)

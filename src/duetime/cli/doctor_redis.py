@@ -57,10 +57,10 @@ CHECKS = (
         "redis.maxmemory_policy",
         ok("{name} never evicts (maxmemory-policy noeviction)", when=lambda f: f["policy"] == "noeviction"),
         warn(
-            "{name} does not tell its maxmemory-policy",
+            "{name} does not show its maxmemory-policy",
             when=lambda f: f["policy"] is None,
             why="with any other policy than noeviction a full Redis throws jobs away in silence",
-            fix="look it up in the console of whoever runs this Redis; it must be noeviction",
+            fix="check it in the provider's console; it must be noeviction",
         ),
         fail("{name} has maxmemory-policy {policy}", when=lambda f: f["maxmemory"], why=THROWS_AWAY, fix=NO_EVICTION),
         warn(
@@ -164,7 +164,7 @@ def read_primaries(url: str) -> list[tuple[str, Facts, Facts | None, str]]:
     try:
         import redis  # noqa: PLC0415 (an optional driver)
     except ModuleNotFoundError:
-        raise InvalidSettings("redis:// needs the extra duetime[redis]") from None
+        raise InvalidSettings("redis:// needs the package: pip install 'duetime[redis]'") from None
     try:
         return [(name, _info(client), _config(client), _refusal(client)) for name, client in _primaries(url)]
     except redis.RedisError as error:

@@ -36,7 +36,7 @@ FOLDER = (
     fail(
         "the folder for {owner} cannot be written to: {folder}",
         when=lambda f: not os.access(f["folder"], os.W_OK | os.X_OK),
-        why="new files are made there all the time, such as SQLite's log beside its file",
+        why="SQLite writes its log next to its file",
         fix="let the user that runs Duetime (now uid {uid}) write to {folder}",
     ),
     ok("the folder for {owner} can be written to: {folder}"),

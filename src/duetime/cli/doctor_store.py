@@ -95,7 +95,7 @@ DAMAGED = Check(
     fail(
         "entries that cannot be read as jobs were set aside: {damaged}",
         when=lambda f: f["damaged"],
-        why="somebody else wrote to the store, or it is damaged; these jobs are not delivered",
+        why="another program wrote to the store, or it is damaged; these jobs are not delivered",
         fix="see where they are with --deep; find out who wrote them; push their jobs again (`pipeline reconcile`)",
     ),
     ok("no entry had to be set aside"),

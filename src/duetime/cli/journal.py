@@ -113,8 +113,8 @@ def end(
 ) -> None:
     """End the journal of a pool: its store may be used without one again.
 
-    Stop them first: who journals goes on and takes the pool back when it starts again. Jobs that come in meanwhile are
-    on no record, so audit and reconcile cannot cover them.
+    Stop them first: a program with a journal starts the pool's journal again. Jobs that are pushed in between are not
+    recorded, so audit and reconcile cannot cover them.
 
     Examples:
         duetime journal end --url sqlite:///var/lib/duetime/jobs.db
@@ -167,13 +167,13 @@ def history(
 
 
 def journal_folder(target: Target, journal: str | None, config: str | None) -> Path:
-    """The named folder, else the journal beside the named store, else the server's. Raises InvalidSettings."""
+    """The named folder, else the journal next to the named store, else the server's. Raises InvalidSettings."""
     options = options_of(read_settings({"journal": journal, "store": target.store}, config))
     if options is None:
-        raise InvalidSettings("there is no journal: the setting journal is off; name a folder with --journal")
+        raise InvalidSettings("cannot find a journal: the setting journal is off; name a folder with --journal")
     if not options.folder.is_dir():
         hint = "name its folder with --journal; `duetime journal list --url STORE` lists the folders of a store"
-        raise InvalidSettings(f"there is no journal in {options.folder}; {hint}")
+        raise InvalidSettings(f"cannot find a journal in {options.folder}; {hint}")
     return options.folder
 
 
@@ -236,4 +236,4 @@ def _new(entry: Entry) -> Iterable[str]:
 
 
 def _until(entry: Entry) -> str:
-    return f"in {span(entry.due_at - entry.ts)}" if entry.due_at > entry.ts else "at once"
+    return f"in {span(entry.due_at - entry.ts)}" if entry.due_at > entry.ts else "immediately"

@@ -1,4 +1,4 @@
-"""How far a long piece of work is: rows, rate, time left, on standard error.
+"""The progress of long work on standard error: rows, rate, time left.
 
 A terminal gets a bar that moves; a log file gets a line every ten seconds; with `--json` there is nothing, so that
 programs read only the answer. Used by every pipeline:
@@ -29,7 +29,7 @@ LOOK_EVERY_S = 0.5
 
 
 class ProgressDisplay:
-    """What `show_progress` gives. May be told from any thread."""
+    """Shows the progress of one phase after the other. Its methods can be called from any thread."""
 
     def __init__(self, what: str, total: int | None, unit: str) -> None:
         self.what, self.total, self.unit = what, total, unit
@@ -54,7 +54,7 @@ class ProgressDisplay:
         self.redraw()
 
     def begin(self, what: str, rows: int = 0) -> None:
-        """Another phase, of so many rows if that is known."""
+        """Starts another phase, of `rows` rows if that is known."""
         self.what, self.done, self.total = what, 0, rows or None
         self._started = time.monotonic()
         self.redraw()

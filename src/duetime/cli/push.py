@@ -17,7 +17,7 @@ from duetime.model.job import DEFAULT_TRIES, Event, IfExists, Moved, NewJob, Pri
 from duetime.model.names import Queue
 from duetime.model.when import When
 
-BODY_OR_FILE = "give a BODY, - to read it from standard input, or --file"
+BODY_OR_FILE = "push needs a BODY, - to read it from standard input, or --file"
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 
 
@@ -29,7 +29,7 @@ class PriorityWord(StrEnum):
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How the job is to be treated; without these it is due at once and never expires."""
+    """Options of a job; by default it is due immediately and never expires."""
 
     id: Annotated[str | None, typer.Option(metavar="ID", help="The job's id; made up if not given.")] = None
     ttl: Annotated[
@@ -107,7 +107,7 @@ def push(
         if body is not None:
             raise InvalidRequest(BODY_OR_FILE)
         if options.id is not None:
-            raise InvalidRequest("--id names one job; in a file each line has its own id")
+            raise InvalidRequest("--id cannot be used with --file; each line of the file has its own id")
         from duetime.cli.push_file import load_file  # noqa: PLC0415 (it draws a progress bar, which takes long to import)
 
         load_file(target, name, options.file, options.fields(when), options.if_exists)

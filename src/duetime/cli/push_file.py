@@ -171,9 +171,9 @@ def own_queue(raw: bytes, namespace: str) -> tuple[Queue, bytes]:
         given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         name = msgspec.json.decode(given["queue"], type=str)
     except KeyError:
-        raise InvalidRequest("the line names no queue; name one for all: push QUEUE") from None
+        raise InvalidRequest("line must have a queue, or name one for all lines: push QUEUE") from None
     except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"not a job: {error}") from None
+        raise InvalidRequest(f"line must be a job: {error}") from None
     if not _is_listed(given):
         del given["queue"]
     return check_queue(namespace, name), msgspec.json.encode(given)
@@ -190,9 +190,9 @@ def read_line(raw: bytes, defaults: JobFields, client: Client) -> NewJob:
             raw = msgspec.json.encode(given)
         written = msgspec.json.decode(raw, type=JobIn)
     except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"not a job: {error}") from None
+        raise InvalidRequest(f"line must be a job: {error}") from None
     if "body" not in given and "body_b64" not in given:
-        raise InvalidRequest("not a job: it has no body")
+        raise InvalidRequest("line must have a body or body_b64")
     job = convert.new_job(written, client.make_id)
     changes: dict[str, object] = {}
     if not given.keys() & {"delay", "due_at"}:
@@ -226,13 +226,13 @@ def _listed(given: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     if expires_at:
         left_ms = expires_at - SystemClock().now_ms()
         if left_ms <= 0:
-            raise InvalidRequest("the job has expired meanwhile")
+            raise InvalidRequest("job has expired")
         kept["ttl"] = msgspec.Raw(f'"{left_ms}ms"'.encode())
     return kept
 
 
 class ProgressBar:
-    """On standard error, and only where somebody can see it."""
+    """On standard error, and only on a terminal."""
 
     def __init__(self, name: str, total_bytes: int | None) -> None:
         self.progress = Progress(

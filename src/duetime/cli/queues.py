@@ -123,7 +123,7 @@ def resume(target: Target, queues: QueuesArgument = None, every: AllOption = Fal
 
 def _configure(queues: Sequence[str] | None, every: bool, target: Target, *, paused: bool) -> None:
     if bool(queues) == every:
-        raise InvalidRequest("say which queues: their names or --all")
+        raise InvalidRequest("pause and resume need names of queues or --all")
     answer = target.answer
     with target.connect() as client:
         for name in queues or sorted(status.queue.name for status in client.queues()):
@@ -167,7 +167,7 @@ def _size(text: str) -> int:
     try:
         return read_size(text)
     except ValueError:
-        raise InvalidRequest(f"a size is a number of bytes, or such as 64KiB: {text!r}") from None
+        raise InvalidRequest(f"size must be a number of bytes or a text like 64KiB, got {text!r}") from None
 
 
 @takes_options

@@ -38,7 +38,8 @@ def serve(  # noqa: PLR0913, PLR0917 - each is a flag
     port: Annotated[int | None, typer.Option(help="The port of the API, else 7777; 0 picks one.")] = None,
     admin_port: Annotated[int | None, typer.Option(help="The port of the admin API, else 7778; 0 picks one.")] = None,
     journal: Annotated[
-        str | None, typer.Option(metavar="DIR|off", help="The journal's folder, else `journal` beside the SQLite file.")
+        str | None,
+        typer.Option(metavar="DIR|off", help="The journal's folder, else `journal` next to the SQLite file."),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that serve, else 1; 0 is one per core.")] = None,
     pid_file: Annotated[str | None, typer.Option(metavar="FILE", help="Write the process id there.")] = None,
@@ -49,9 +50,10 @@ def serve(  # noqa: PLR0913, PLR0917 - each is a flag
 ) -> None:
     """Run a server: the API on port 7777, the admin API on port 7778.
 
-    TERM, INT (Ctrl-C) and USR2 stop it gently, a second one at once; HUP reads the settings again, USR1 reopens log
-    files. It listens on this machine only; --host 0.0.0.0 opens the API, not the admin API, to other machines. Every
-    setting can also be given as an environment variable DUETIME_<NAME> or in duetime.toml; `duetime config` lists them.
+    TERM, INT (Ctrl-C) and USR2 finish open requests and stop, a second one stops immediately; HUP reloads the settings,
+    USR1 reopens log files. It listens on this machine only; --host 0.0.0.0 opens the API, not the admin API, to other
+    machines. Every setting can also be given as an environment variable DUETIME_<NAME> or in duetime.toml; `duetime
+    config` lists them.
 
     Examples:
         duetime serve --dev

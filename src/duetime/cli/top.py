@@ -1,8 +1,8 @@
 """`duetime top`: the queues of a namespace, live.
 
 Counts are exact. Rates are what can be known from counts alone: `in` and `out` are lower bounds, because a job that is
-pushed and finished between two looks leaves no trace in them; the header says so with a "≥". Lateness is how long the
-oldest ready job has been due. It comes from the due histogram in two looks and is right to about three percent, at a
+pushed and finished between two samples is not counted; the header says so with a "≥". Lateness is how long the
+oldest ready job has been due. It comes from two due histograms and is right to about three percent, at a
 cost that does not depend on the length of the queue, and never fetches a body.
 """
 
@@ -39,10 +39,10 @@ from duetime.model.masking import mask
 from duetime.model.names import Queue
 
 WINDOW = 10
-"""Rates are averages over so many looks."""
+"""Rates are averages over this number of samples."""
 SHORTEST_MS = 100
 FRAME_LINES = 6
-"""What stands on the screen besides the queues."""
+"""Lines of the screen that show no queues."""
 LATENESS_STEPS = 32
 
 _UNITS_MS = (1, 1_000, 60_000, 3_600_000, DAY_MS, 1_000 * DAY_MS)
@@ -70,7 +70,7 @@ class TopFrame:
 
 
 class QueueSampler:
-    """Looks at all queues again and again and remembers enough to tell rates."""
+    """Samples all queues repeatedly and computes rates."""
 
     def __init__(self, client: Client, only: Sequence[str] = ()) -> None:
         self._client = client
@@ -233,12 +233,12 @@ def wants_to_leave(seconds: float, *, keyboard: bool) -> bool:
 def top(
     target: Target,
     queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Which; all if not given.")] = None,
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Look so often.")] = "1s",
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two samples.")] = "1s",
     once: Annotated[bool, typer.Option("--once", help="Print one frame and leave.")] = False,
 ) -> None:
     """Watch the queues of the namespace: counts, rates, lateness. Press q to leave.
 
-    "in/s ≥" and "out/s ≥" are lower bounds: a job that comes and goes between two looks is not seen. "late" is how
+    "in/s ≥" and "out/s ≥" are lower bounds: a job that comes and goes between two samples is not seen. "late" is how
     long the oldest ready job has been due.
 
     Examples:
@@ -248,7 +248,7 @@ def top(
     """
     interval_ms = duration_ms(interval)
     if interval_ms < SHORTEST_MS:
-        raise InvalidRequest(f"the interval is at least {SHORTEST_MS} ms: {interval!r}")
+        raise InvalidRequest(f"--interval must be at least {SHORTEST_MS} ms, got {interval!r}")
     with target.connect() as client:
         sampler = QueueSampler(client, queues or ())
         frame = sampler.look()

@@ -73,7 +73,7 @@ class TopicOptions:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise InvalidRequest(f"a field is written name=value: {text!r}")
+        raise InvalidRequest(f"field must be NAME=VALUE, got {text!r}")
     return name.strip(), value
 
 
@@ -163,14 +163,14 @@ def edit(
 ) -> None:
     """Change a topic; every server process follows within a second.
 
-    A new secret signs beside the old one for a day; `--set secret=` ends signing.
+    A new secret and the old one both sign for a day; `--set secret=` ends signing.
 
     Examples:
         duetime topic edit mail --delay 5m --set cap=3
     """
     fields = options.fields() | ({"callback": callback} if callback is not None else {})
     if not fields:
-        raise InvalidRequest("there is nothing to change")
+        raise InvalidRequest("topic edit needs at least one field to change")
     with target.connect() as client:
         _show(Topics(client).edit(topic, **fields), target, "changed")
 

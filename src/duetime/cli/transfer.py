@@ -196,7 +196,7 @@ def restore(
         answer.show({**document, "whole": True}, f"{file} is whole: {found.jobs:,} jobs, {found.records:,} records.")
         return
     if not target.is_chosen:
-        raise InvalidRequest("restore into which store? Name it with --url or DUETIME_URL")
+        raise InvalidRequest("restore needs the URL of a store: give it with --url or DUETIME_URL")
     with show_progress("restore", total=found.jobs, as_json=target.json, unit="jobs") as progress:
         on_store(target.address, lambda store: restore_backup(store, file, found, progress.advance_to))
     answer.show({**document, "restored": True}, f"{found.jobs:,} jobs and {found.records:,} records restored.")
@@ -209,7 +209,7 @@ def migrate(
 ) -> None:
     """Create or upgrade the tables of PostgreSQL, MariaDB, MySQL or SQLite.
 
-    A server does the same when it starts, if its database user may. With --sql somebody else can: give what it prints
+    A server does the same when it starts, if its database user may. With --sql another user can: pass the output
     to psql in one transaction, or to the client of MariaDB or MySQL. Servers of the release before go on working on
     upgraded tables.
 
@@ -218,7 +218,7 @@ def migrate(
         duetime migrate --sql --url postgresql://db/app | psql --single-transaction app
     """
     if target.address.startswith("http"):
-        raise InvalidRequest("migrate takes the URL of a store, not of a server")
+        raise InvalidRequest("migrate needs the URL of a store, got the URL of a server")
     answer = target.answer
     pending = pending_migrations(target.address)
     if sql:

@@ -61,9 +61,9 @@ class What:
 class Until:
     once: Annotated[bool, typer.Option("--once", help="One job, then exit.")] = False
     stop_when_empty: Annotated[bool, typer.Option("--stop-when-empty", help="Exit when nothing is ready.")] = False
-    stop_when_empty_for: Annotated[str, typer.Option(metavar="TIME", help="Exit after so long without a job.")] = "0"
+    stop_when_empty_for: Annotated[str, typer.Option(metavar="TIME", help="Exit after this time without a job.")] = "0"
     max_jobs: Annotated[int, typer.Option(help="Exit after this number of jobs; 0: never.")] = 0
-    max_time: Annotated[str, typer.Option(metavar="TIME", help="Exit after so long; 0: never.")] = "0"
+    max_time: Annotated[str, typer.Option(metavar="TIME", help="Exit after this time; 0: never.")] = "0"
     memory: Annotated[
         float, typer.Option(metavar="MB", help="Replace a process that holds more, exit if it is the worker; 0: off.")
     ] = 0
@@ -90,7 +90,7 @@ def work(
     until: Until,
     each: Each,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line per event of a job.")] = False,
-    reload: Annotated[bool, typer.Option("--reload", help="For developing: start anew when a file changes.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="For development: restart when a file changes.")] = False,
 ) -> None:
     """Run the jobs of an App's tasks.
 
@@ -149,7 +149,7 @@ def _range(text: str) -> tuple[int, int]:
     try:
         return int(least), int(most) if dots else 0
     except ValueError:
-        raise InvalidSettings(f"concurrency is a number, or two of them as in 2..8: {text!r}") from None
+        raise InvalidSettings(f"concurrency must be a number or a range like 2..8, got {text!r}") from None
 
 
 def _load(place: str) -> App:
@@ -187,7 +187,7 @@ def run_reloading(folder: Path) -> int:
         now = snapshot(folder)
         if now != seen:
             changed = sorted(str(path.relative_to(folder)) for path, _ in now.items() ^ seen.items())
-            sys.stderr.write(f"{changed[0]} has changed, starting anew\n")
+            sys.stderr.write(f"{changed[0]} changed, restarting\n")
             seen = now
             _end(child)
             child = _start()

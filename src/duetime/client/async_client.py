@@ -45,7 +45,7 @@ class AsyncLeasedJob(JobInHand):
         self._client = client
 
     async def ack(self) -> None:
-        """Finish the job. LeaseLost if somebody else has it by now."""
+        """Finish the job. LeaseLost if another consumer has it."""
         await self._client.ack(self.lease)
         self._is_settled = True
 
@@ -150,7 +150,7 @@ class AsyncClient:
         return [AsyncLeasedJob(self, delivery) for delivery in found]
 
     async def ack(self, leased: Leased) -> None:
-        """Finish a job. Repeating it is no error; LeaseLost if somebody else has the job by now."""
+        """Finish a job. Repeating it is no error; LeaseLost if another consumer has the job."""
         calls.first(await self.send(calls.ack(calls.lease_of(leased).queue, [leased])))
 
     async def release(self, leased: Leased, *, delay: Duration = 0, error: str = "") -> Moved:
@@ -196,7 +196,7 @@ class AsyncQueueClient(AsyncQueue[AsyncLeasedJob]):
         return await self.push(body, **options)
 
     async def later(self, delay: Duration | datetime, body: Body, /, **options: Unpack[PushFields]) -> Moved:
-        """Add a job that is due after a delay, at once if that is negative, or at an aware datetime."""
+        """Add a job that is due after a delay, immediately if that is negative, or at an aware datetime."""
         return await self.push(body, **delayed(options, delay))
 
     async def bulk(
@@ -223,7 +223,7 @@ class AsyncQueueClient(AsyncQueue[AsyncLeasedJob]):
         self, *, ttr: Duration = TTR_S, wait: Duration = 0, ack: Leased | None = None
     ) -> AsyncLeasedJob | None:
         """Lease the next job, or None if there is none in time. `ack` is a job that is finished before that, in the
-        same step where the store can; LeaseLost if somebody else has it by now, and then nothing is leased. After
+        same step where the store can; LeaseLost if another consumer has it, and then nothing is leased. After
         StoreUnavailable with an unknown outcome the same call may be repeated; a job that the lost answer had is
         delivered again after its ttr.
         """

@@ -75,7 +75,7 @@ def then(call: Call[Answer], finish: Callable[[Answer], Other]) -> Call[Other]:
 
     direct = call.direct
 
-    # The annotation is text, because Python would evaluate the other kind anew in each call of `then`.
+    # The annotation is text, because Python would evaluate the other kind again in each call of `then`.
     def run_direct(steps: "DirectSteps") -> "Other | None":
         answer = direct(steps) if direct else None
         return None if answer is None else finish(answer)

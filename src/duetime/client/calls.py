@@ -70,7 +70,7 @@ def mark_for_repeats(jobs: Sequence[NewJob]) -> Mark | None:
     if any(job.born for job in jobs) or all(job.due_at is None and job.delay_ms > REPEATS_MS for job in jobs):
         return None
     token = secrets.token_bytes(8)
-    # What stands before the first slash would be the name of a batch. The time comes first, because a SQL store keeps
+    # Text before the first slash would be the name of a batch. The time comes first, because a SQL store keeps
     # marks in the order of their names: those of one moment are then neighbours, and not spread over the whole index.
     return Mark(f"/sdk/{time.time_ns() // 1_000_000:011x}-{token.hex()}", token, REPEATS_MS)
 
@@ -546,7 +546,7 @@ def found(job_id: str) -> Callable[[Sequence[Result]], Moved]:
     def check(answers: Sequence[Result]) -> Moved:
         moved = first(answers)
         if moved is None:
-            raise JobNotFound(f"there is no job {job_id!r}", id=job_id)
+            raise JobNotFound(f"job not found: {job_id!r}", id=job_id)
         return moved
 
     return check

@@ -1,6 +1,4 @@
-"""What callers give is checked here, before a call is made of it: on a store and through a server the same mistake has
-the same answer.
-"""
+"""Checks arguments before a call is made, so that a store and a server refuse the same mistake with the same error."""
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping
@@ -27,22 +25,22 @@ def check_options(given: Iterable[str], known: Collection[str]) -> None:
 
 def job_id(value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidId(f"a job id is text: {value!r}")
+        raise InvalidId(f"job id must be text, got {value!r}")
     return check_id(value)
 
 
 def priority(value: Any) -> Priority:
     if isinstance(value, str) and value in _PRIORITIES:
         return _PRIORITIES[value]
-    return _word(Priority, value, "a priority is high, normal or low")
+    return _word(Priority, value, "priority must be high, normal or low")
 
 
 def state(value: Any) -> State:
-    return _word(State, value, "a state is delayed, ready, leased or dead")
+    return _word(State, value, "state must be delayed, ready, leased or dead")
 
 
 def if_exists(value: Any) -> IfExists:
-    return _word(IfExists, value, "if_exists is keep, replace or error")
+    return _word(IfExists, value, "if_exists must be keep, replace or error")
 
 
 def _word(kind: type[Word], value: Any, rule: str) -> Word:
@@ -51,7 +49,7 @@ def _word(kind: type[Word], value: Any, rule: str) -> Word:
     try:
         return kind(value)
     except ValueError:
-        raise InvalidRequest(f"{rule}: {value!r}") from None
+        raise InvalidRequest(f"{rule}, got {value!r}") from None
 
 
 def utf8(what: str, text: str) -> bytes:
@@ -64,9 +62,9 @@ def utf8(what: str, text: str) -> bytes:
 
 def attributes(value: Any) -> Mapping[str, str]:
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"attributes are a mapping of texts: {value!r}")
+        raise InvalidRequest(f"attributes must be a mapping of texts, got {value!r}")
     for key, text in value.items():  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(key, str) or not isinstance(text, str):
-            raise InvalidRequest(f"an attribute's name and value are texts: {key!r}: {text!r}")
+            raise InvalidRequest(f"attribute name and value must be texts, got {key!r}: {text!r}")
         utf8("an attribute", key + text)
     return value  # pyright: ignore[reportUnknownVariableType]

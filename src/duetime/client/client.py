@@ -46,7 +46,7 @@ class LeasedJob(JobInHand):
         self._client = client
 
     def ack(self) -> None:
-        """Finish the job. LeaseLost if somebody else has it by now."""
+        """Finish the job. LeaseLost if another consumer has it."""
         self._client.ack(self.lease)
         self._is_settled = True
 
@@ -149,7 +149,7 @@ class Client:
         return [LeasedJob(self, delivery) for delivery in found]
 
     def ack(self, leased: Leased) -> None:
-        """Finish a job. Repeating it is no error; LeaseLost if somebody else has the job by now."""
+        """Finish a job. Repeating it is no error; LeaseLost if another consumer has the job."""
         calls.first(self.send(calls.ack(calls.lease_of(leased).queue, [leased])))
 
     def release(self, leased: Leased, *, delay: Duration = 0, error: str = "") -> Moved:
@@ -195,7 +195,7 @@ class QueueClient(BlockingQueueBase[LeasedJob]):
         return self.push(body, **options)
 
     def later(self, delay: Duration | datetime, body: Body, /, **options: Unpack[PushFields]) -> Moved:
-        """Add a job that is due after a delay, at once if that is negative, or at an aware datetime."""
+        """Add a job that is due after a delay, immediately if that is negative, or at an aware datetime."""
         return self.push(body, **delayed(options, delay))
 
     def bulk(
@@ -220,7 +220,7 @@ class QueueClient(BlockingQueueBase[LeasedJob]):
 
     def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0, ack: Leased | None = None) -> LeasedJob | None:
         """Lease the next job, or None if there is none in time. `ack` is a job that is finished before that, in the
-        same step where the store can; LeaseLost if somebody else has it by now, and then nothing is leased. After
+        same step where the store can; LeaseLost if another consumer has it, and then nothing is leased. After
         StoreUnavailable with an unknown outcome the same call may be repeated; a job that the lost answer had is
         delivered again after its ttr.
         """

@@ -1,6 +1,6 @@
 """Delayed and blocking queues as plain collections of values, after Redisson's.
 
-Both views stand on one ordinary queue: what is offered with a delay to the DelayedQueue is there to take from the
+Both are views of one ordinary queue: what is offered with a delay to the DelayedQueue is there to take from the
 BlockingQueue of the same name when it is due, with nobody needed to move it. A taken value is leased: it comes back
 if its consumer dies, and is gone only when it is acknowledged.
 
@@ -99,7 +99,7 @@ class Collection:
         return len(target.bulk(copied)) if copied else 0
 
     def poll_last_and_offer_first_to(self, name: str) -> Any:
-        """Move the value that was offered last to the front of another queue, where it is due at once; answers the
+        """Move the value that was offered last to the front of another queue, where it is due immediately; returns the
         value, None if there is none. It is there before it is gone here: a crash in between leaves it in both.
         """
         target = self._client.queue(name)
@@ -110,7 +110,7 @@ class Collection:
             target.bulk([NewJob(job.id, job.body, due_at=due_at, tries=job.tries, priority=job.priority)])
             if self.remove_id(job.id):
                 return self._codec.decode(job.body)
-            target.cancel(job.id)  # somebody else had taken it meanwhile
+            target.cancel(job.id)  # another consumer had taken it
         return None
 
     def _jobs(self) -> Iterator[Job]:
@@ -208,7 +208,7 @@ class DelayedQueue(Collection):
 
     def offer(self, value: Any, delay: Duration, *, id: str | None = None, ttl: Duration = 0) -> str:
         """Add a value that is due after the delay; answers its id. Offering the same id again changes nothing. With a
-        ttl the value is gone so long after it was due, if nobody took it.
+        ttl the value is removed that long after it was due, if nobody took it.
         """
         delay_ms, ttl_ms = duration_ms(delay), duration_ms(ttl)
         return self._offer(value, delay_ms, id, delay_ms + ttl_ms if ttl_ms else 0)

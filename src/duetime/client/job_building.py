@@ -32,7 +32,7 @@ IfExistsWord = Literal["keep", "replace", "error"]
 
 
 class JobFields(TypedDict, total=False):
-    """How a job is to be treated. Due after `delay` or at `due_at`, at once if neither is given; ttl 0 = for ever."""
+    """Options of a job. Due after `delay` or at `due_at`, immediately if neither is given; ttl 0 is forever."""
 
     id: str
     delay: Duration | None
@@ -89,7 +89,7 @@ def new_push(body: Body, options: PushFields, make_id: Callable[[], str]) -> tup
 def delayed(options: PushFields, delay: Duration | datetime) -> PushFields:
     """The options of a job that is due after a delay, or at an instant. Raises InvalidTime for None."""
     if "delay" in options or "due_at" in options:
-        raise InvalidRequest("the delay is given twice")
+        raise InvalidRequest("delay cannot be given twice")
     if isinstance(delay, datetime):
         return {**options, "due_at": delay}
     if delay is None:  # pyright: ignore[reportUnnecessaryComparison]
@@ -102,7 +102,7 @@ def as_jobs(jobs: Iterable[Body | NewJob], options: JobFields, make_id: Callable
     and for an id that would be that of several jobs.
     """
     if isinstance(jobs, str | bytes | Mapping):
-        raise InvalidRequest(f"jobs are a list, and one job is a list of one: [{jobs!r:.40}]")
+        raise InvalidRequest(f"jobs must be a list, got {jobs!r:.40}; one job is a list of one")
     if "id" in options:
         jobs = list(jobs)
         if (bare := sum(not isinstance(job, NewJob) for job in jobs)) > 1:

@@ -74,7 +74,7 @@ def push_in(
     the whole server on PostgreSQL; without it they find the jobs within a second. Raises what a push would raise.
     """
     if _is_async(connection):
-        raise InvalidRequest("this connection is asynchronous: await push_in_async(...)")
+        raise InvalidRequest("push_in needs a blocking connection; use await push_in_async(...)")
     return _push(connection, _request(queue, jobs, options))
 
 
@@ -83,7 +83,7 @@ async def push_in_async(
 ) -> list[str]:
     """As `push_in`, for an asynchronous connection of psycopg, or an AsyncConnection or AsyncSession of SQLAlchemy."""
     if not _is_async(connection):
-        raise InvalidRequest("this connection is not asynchronous: call push_in(...)")
+        raise InvalidRequest("push_in_async needs an async connection; use push_in(...)")
     request = _request(queue, jobs, options)
     if hasattr(connection, "run_sync"):
         return await connection.run_sync(_push, request)

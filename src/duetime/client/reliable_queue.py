@@ -29,7 +29,7 @@ from duetime.model.job import MAX_BODY, STEP_JOBS, Delivery, IfExists, Job, NewJ
 from duetime.stores.base import Mark, QueueRules, RulesChange
 
 PAUSE_S = 0.05
-"""Between two looks at a queue that is full, or whose only message somebody has."""
+"""Time between two polls of a queue that is full, or whose only message another consumer has."""
 LONGEST_PARK_MS = 60_000
 
 Operation = Literal["add", "poll"]
@@ -43,7 +43,7 @@ class ProcessingMode(StrEnum):
 
 
 class QueueEvent(StrEnum):
-    """What a listener can hear of. They are told of what is done through their own ReliableQueue."""
+    """Events for listeners, which are notified of operations on their own ReliableQueue."""
 
     ADDED = "added"
     POLLED = "polled"
@@ -64,7 +64,7 @@ Listener = Callable[[QueueEvent, Any], None]
 
 @dataclass(frozen=True)
 class QueueSettings:
-    """Redisson's settings of a queue with its defaults; 0 stands for none.
+    """Redisson's settings of a queue with its defaults; 0 is none.
 
     `max_size` and `max_message_size` are kept with the queue, as soon as a ReliableQueue is configured with them.
     """
@@ -98,7 +98,7 @@ class MessageOptions:
 
 @dataclass(frozen=True)
 class MessageCounts:
-    """Messages that can be polled, that wait for their time, that are in somebody's hands, that failed for good."""
+    """Messages that can be polled, that wait for their time, that consumers have, that failed for good."""
 
     ready: int
     delayed: int
@@ -130,7 +130,7 @@ class ReliableQueue(Collection):
     def configure(self, settings: QueueSettings) -> QueueRules:
         """Use these settings from now on; the caps are set for everybody who uses the queue."""
         if settings.delivery_limit < 0 or settings.max_size < 0 or not 0 <= settings.max_message_size <= MAX_BODY:
-            raise InvalidRequest(f"a limit is not negative, and a message has at most {MAX_BODY} bytes")
+            raise InvalidRequest(f"limits must not be negative, and a message must have at most {MAX_BODY} bytes")
         rules = self._queue.configure(RulesChange(max_jobs=settings.max_size, max_body=settings.max_message_size))
         self._settings = settings
         self._tell(QueueEvent.CONFIGURED, settings)
@@ -149,7 +149,7 @@ class ReliableQueue(Collection):
 
     def _switch(self, operation: Operation, *, off: bool) -> None:
         if operation not in ("add", "poll"):
-            raise InvalidRequest(f"an operation is 'add' or 'poll', not {operation!r}")
+            raise InvalidRequest(f"operation must be 'add' or 'poll', got {operation!r}")
         self._queue.configure(RulesChange(offline=off) if operation == "add" else RulesChange(paused=off))
         self._tell(QueueEvent.DISABLED if off else QueueEvent.ENABLED, operation)
 
@@ -170,7 +170,7 @@ class ReliableQueue(Collection):
         """Add all messages in one step, or none (an empty list) if there is no room for them within the timeout."""
         chosen = options or MessageOptions()
         if len(values) > STEP_JOBS or (len(values) > 1 and (chosen.id or chosen.deduplicate_by)):
-            raise InvalidRequest(f"at most {STEP_JOBS} messages are added at once, and one with an id of its own")
+            raise InvalidRequest(f"add takes at most {STEP_JOBS} messages, and only one with an id")
         jobs = [self._job(value, chosen) for value in values]
         deadline = time.monotonic() + duration_ms(timeout) / 1000
         while jobs:
@@ -240,7 +240,7 @@ class ReliableQueue(Collection):
 
         The queue's exact totals tell: nobody had a message after `before` was read, and there was one delivery since
         then. So that delivery is this one, and the message was the first. A consumer that finds more deliveries gives
-        its message back; of two that do so at once, chance decides who comes first the next time.
+        its message back; of two that do so at the same time, chance decides who comes first the next time.
         """
         deadline = time.monotonic() + duration_ms(timeout) / 1000
         while True:
@@ -310,7 +310,7 @@ class ReliableQueue(Collection):
         return list(self._jobs())
 
     def remove_id(self, job_id: str) -> bool:
-        """Remove a message in any state, also one that somebody works on."""
+        """Remove a message in any state, also one that a consumer has."""
         removed = super().remove_id(job_id)
         self._counters["removals"] += 1
         self._note("removed", QueueEvent.REMOVED, [job_id] if removed else [])
@@ -335,7 +335,7 @@ class ReliableQueue(Collection):
         return len(moved)
 
     def clear(self) -> int:
-        """Remove all messages, also those in somebody's hands; dead letters stay."""
+        """Remove all messages, also those that consumers have; dead letters stay."""
         return self._queue.clear()
 
     def dead_letters(self) -> list[Job]:
@@ -416,7 +416,7 @@ def _priority(number: int | None) -> Priority:
     if number is None:
         return Priority.NORMAL
     if not 0 <= number <= 9:
-        raise InvalidRequest(f"a priority of a message is 0 to 9, not {number}")
+        raise InvalidRequest(f"priority must be from 0 to 9, got {number}")
     return Priority.LOW if number < 4 else Priority.NORMAL if number < 7 else Priority.HIGH
 
 
@@ -424,7 +424,7 @@ def _deduplication(job: NewJob, options: MessageOptions) -> Mark | None:
     if options.deduplicate_by is None:
         return None
     if options.deduplicate_by == "id" and options.id is None:
-        raise InvalidRequest("a message that is known by its id needs one")
+        raise InvalidRequest("deduplication by id needs an id")
     key = job.id if options.deduplicate_by == "id" else hashlib.sha256(job.body).hexdigest()
     return Mark(f"/dedup/{options.deduplicate_by}/{key}", b"", duration_ms(options.deduplicate_for))
 

@@ -88,7 +88,7 @@ def put_back(queue: Queue, requests: Sequence[Push]) -> Call[Sequence[Pushed | D
 
 
 def raise_joins(queue: Queue, joins: Sequence[JoinCount]) -> Call[None]:
-    """Let joins have seen at least so many finishes: see `Store.raise_joins`."""
+    """Raise the number of finishes that joins have seen: see `Store.raise_joins`."""
     message = messages.JoinsIn([messages.JoinCountIn(one.name, one.count, f"{one.left_ms}ms") for one in joins])
     return Call(
         lambda: post_request(queue, "joins", message),

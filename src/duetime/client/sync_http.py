@@ -28,14 +28,14 @@ from duetime.wire import convert, messages
 Answer = TypeVar("Answer")
 
 IDLE_S = 5
-"""A connection that was not used for so long is not used again: something on the way may have forgotten it."""
+"""A connection that was idle for this many seconds is not used again: a proxy may have dropped it."""
 TRIES = 5
 CONNECT_S = 5.0
 REPLY_S = 30.0
 OK_BELOW = 400
 
 MoreHeaders = Callable[[], dict[str, str]]
-"""What each request of a client carries beside its own headers."""
+"""Headers that are added to each request of a client."""
 
 
 class NotConnected(Exception):
@@ -169,7 +169,7 @@ def _proxy(server: SplitResult) -> SplitResult | None:
         return None
     proxy = urlsplit(chosen if "://" in chosen else f"http://{chosen}")
     if proxy.scheme != "http" or not proxy.hostname:
-        raise InvalidSettings(f"the proxy of a blocking client is an http:// URL, not {proxy.scheme}://")
+        raise InvalidSettings(f"proxy of a blocking client must be an http:// URL, got {proxy.scheme}://")
     return proxy
 
 
@@ -189,12 +189,12 @@ def trust() -> ssl.SSLContext:
 
 
 def headers(token: str | None) -> dict[str, bytes]:
-    """Raises InvalidSettings for a token that cannot stand in a header."""
+    """Raises InvalidSettings for a token that cannot be sent in a header."""
     sent = {"content-type": b"application/json", "accept": b"application/json"}
     if not token:
         return sent
     if not token.isprintable():
-        raise InvalidSettings("a token is one line of printable characters")
+        raise InvalidSettings("token must be one line of printable characters")
     # In bytes, because a token may be any UTF-8 and HTTP libraries take text for ASCII or Latin-1.
     return sent | {"authorization": b"Bearer " + token.encode()}
 

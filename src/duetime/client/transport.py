@@ -46,7 +46,7 @@ class ConnectOptions(NamedTuple):
 
 
 class ProcessTransport(Generic[Transport]):
-    """A client's transport in this process. After a fork it is opened anew: connections, threads and the event loop
+    """A client's transport in this process. After a fork it is opened again: connections, threads and the event loop
     stay with the parent.
     """
 
@@ -66,7 +66,7 @@ class ProcessTransport(Generic[Transport]):
 
     def _reopen(self) -> None:
         if self._options.url.startswith("memory:"):
-            raise InvalidSettings("a memory: store is in the process that opened it, and this is a fork of it")
+            raise InvalidSettings("a memory: store cannot be used in a fork of the process that opened it")
         # What is the parent's is kept, because to collect it would close it, for the parent too.
         self._parents.append(self._transport)
         self._transport, self._pid = self._opener(self._options), os.getpid()
@@ -101,7 +101,7 @@ def _open(options: ConnectOptions, colour: str) -> Any:
 
 
 def _tracing() -> ModuleType:
-    """Imports tracing by its name: it stands above the client, and its packages are optional."""
+    """Imports tracing by its name: the client must not depend on it, and its packages are optional."""
     try:
         return import_module("duetime.tracing.client")
     except ModuleNotFoundError as missing:

@@ -380,7 +380,9 @@ def _is_whole(value: Any, most: int) -> bool:
 
 def check_incarnation(born: int, attempt: int) -> None:
     if not 0 <= born <= MAX_INSTANT or not 0 <= attempt <= MAX_ATTEMPT:
-        raise InvalidRequest(f"born and attempt of a job are out of range: {born}, {attempt}")
+        raise InvalidRequest(
+            f"born must be at most {MAX_INSTANT} and attempt at most {MAX_ATTEMPT}, got {born} and {attempt}"
+        )
 
 
 def check_text(*texts: str) -> None:

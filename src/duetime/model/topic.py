@@ -110,7 +110,7 @@ def check_topic(topic: Topic) -> Topic:
     try:
         backoff.parse(topic.schedule)
     except DuetimeError as error:
-        raise InvalidRequest(f"topic schedule is not valid: {error.message}", path="$.schedule") from None
+        raise InvalidRequest(f"topic schedule cannot be parsed: {error.message}", path="$.schedule") from None
     for name in ("name", "creator"):
         if len(getattr(topic, name)) > MAX_TEXT:
             raise InvalidRequest(f"topic {name} must have at most {MAX_TEXT} characters", path=f"$.{name}")
