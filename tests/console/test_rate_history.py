@@ -15,7 +15,7 @@ from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
-from duetime.server.recorders import PoolRecorders
+from duetime.server.process import PoolRecorders
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.open import open_store
 from tests.plugins.until import until

@@ -62,7 +62,7 @@ from duetime.model.settings import load
 from duetime.server.listeners import bind_all
 from duetime.server.process import LISTENERS, run, serve
 from duetime.server.supervision.siblings import Alone
-from duetime.server.supervision.signals import Orders
+from duetime.server.supervision.program import Orders
 
 settings = load(flags={"store": "sqlite:jobs.db", "port": 0, "admin_port": 0}, environment={}, file={})
 

@@ -26,7 +26,7 @@ from duetime.metrics.meters import Meters
 from duetime.model.errors import InvalidSettings, JobExists, JournalFull, StoreUnavailable
 from duetime.model.job import Event, IfExists, NewJob, State
 from duetime.model.names import Queue
-from duetime.server.recorders import PoolRecorders
+from duetime.server.process import PoolRecorders
 from duetime.stores.base import Ask, Push, Store
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store

@@ -9,7 +9,7 @@ from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
 from duetime.model.job import NewJob, State
 from duetime.model.names import Queue
-from duetime.server.recorders import PoolRecorders
+from duetime.server.process import PoolRecorders
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.base import Store
 from duetime.stores.memory.store import MemoryStore

@@ -13,8 +13,7 @@ from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.errors import InvalidSettings, StoreUnavailable
 from duetime.model.settings import load
-from duetime.server.apps import MountedApp, Runtime, admin_app, api_app, compose
-from duetime.server.callbacks import mail_domains
+from duetime.server.apps import MountedApp, Runtime, admin_app, api_app, compose, mail_domains
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 

@@ -10,8 +10,7 @@ from duetime.model.backoff import Fixed
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import Settings
 from duetime.server.supervision.program import Start
-from duetime.server.supervision.worker_process import WorkerProcess
-from duetime.server.supervision.worker_slot import WorkerSlot
+from duetime.server.supervision.worker_slot import WorkerProcess, WorkerSlot
 from tests.plugins.until import until
 
 START = Start("1", Settings(), {})

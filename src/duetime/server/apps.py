@@ -10,8 +10,10 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,8 +22,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duetime.alerts.problems import Alerts
 from duetime.alerts.watchdog import Watchdog, WatchTargets
-from duetime.callbacks.courier import Courier
+from duetime.callbacks.courier import Courier, CourierOptions
+from duetime.callbacks.daily_logs import DailyLogs
 from duetime.callbacks.failing_topics import FailingCallbacks
+from duetime.callbacks.targets import AllowedTargets, read_networks
+from duetime.callbacks.topic_registry import TopicRegistry
+from duetime.callbacks.topic_service import TopicService
 from duetime.console.live import LiveFigures
 from duetime.console.parts import ConsoleParts
 from duetime.console.rate_history import RateHistory
@@ -31,6 +37,8 @@ from duetime.http.service import Budget
 from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
 from duetime.metrics.siblings import Siblings
+from duetime.model.errors import InvalidSettings
+from duetime.model.names import is_host
 from duetime.model.settings import Settings
 from duetime.protocols.health import health_routes
 from duetime.protocols.lmstfy import LmstfyAdmin, LmstfyApp, LmstfyParts
@@ -40,12 +48,64 @@ from duetime.protocols.php_admin import PhpAdminApp
 from duetime.protocols.short_path import ShortPath
 from duetime.protocols.v1 import V1App
 from duetime.protocols.v1.app import TokenGate
-from duetime.server.callbacks import Callbacks, mail_domains, make_callbacks
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.open import cursor_at
 
 if TYPE_CHECKING:  # the extra [otel] is optional
     from duetime.tracing.server import ServerTracing
+
+
+LOOPBACK = "127.0.0.0/8, ::1"
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What other parts of a server process need for callbacks."""
+
+    service: TopicService
+    logs: DailyLogs
+    options: CourierOptions
+
+
+def make_callbacks(settings: Settings, pools: Pools, registry_copy: RegistryCopy) -> Callbacks:
+    """Raises InvalidSettings."""
+    # With --dev, receivers usually run on the same machine, and only local clients can create topics.
+    allowed = read_networks(f"{settings.callback_allow},{LOOPBACK}" if settings.dev else settings.callback_allow)
+    zone = read_zone(settings.topic_timezone)
+    service = TopicService(
+        lambda: pools.registry,
+        pools.engine,
+        topics=TopicRegistry(lambda: pools.registry, registry_copy, mail_domains=mail_domains(settings)),
+        targets=AllowedTargets(allowed),
+        zone=zone,
+    )
+    options = CourierOptions(
+        in_flight=settings.callback_in_flight,
+        per_host=settings.callback_per_host,
+        lease_ms=round(settings.callback_lease.total_seconds() * 1000),
+        allowed=allowed,
+        zone=zone,
+        grace_s=settings.drain_timeout.total_seconds(),
+    )
+    return Callbacks(service, DailyLogs(settings.topic_log, zone), options)
+
+
+def mail_domains(settings: Settings) -> list[str]:
+    """Raises InvalidSettings."""
+    domains = settings.alert_mail_domains.lower().replace(",", " ").split()
+    for domain in domains:
+        if not is_host(domain):
+            raise InvalidSettings(f"alert_mail_domains must be domains like example.com, got {domain!r}")
+    return domains
+
+
+def read_zone(name: str) -> tzinfo | None:
+    if not name:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise InvalidSettings(f"topic_timezone must be a time zone like Asia/Shanghai or UTC, got {name!r}") from None
 
 
 @dataclass(frozen=True)

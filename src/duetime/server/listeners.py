@@ -6,20 +6,22 @@ a port that is not available is an error at start, and a port outlives the worke
 
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import socket
+import stat
 import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import FILE, Settings, row, variable
 from duetime.server.apps import Runtime
-from duetime.server.unix_socket import listen_at
 
 BACKLOG = 2048
 MODE = "unix_socket_mode"
@@ -186,3 +188,72 @@ def _url(scheme: str, sock: socket.socket) -> str:
         return f"unix:{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+# --- Unix sockets
+
+
+class UnixSocket(socket.socket):
+    """A listening Unix socket. Closing the bound socket removes its path, unless another server has replaced it. Copies
+    keep the path.
+    """
+
+    inode = 0
+    path = ""
+
+    def close(self) -> None:
+        if self.inode:
+            with suppress(OSError):
+                if os.stat(self.path).st_ino == self.inode:
+                    os.unlink(self.path)
+            self.inode = 0
+        super().close()
+
+
+def listen_at(path: str, mode: int, backlog: int) -> UnixSocket:
+    """Raises OSError: EADDRINUSE if another process listens there, or if the file is not a socket."""
+    sock = UnixSocket(socket.AF_UNIX)
+    try:
+        with _locked(Path(path).parent):
+            try:
+                sock.bind(path)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or not _is_stale(path):
+                    raise
+                os.unlink(path)
+                sock.bind(path)
+            # No client can connect before `listen`, so the permissions are always in force.
+            os.chmod(path, mode)
+            sock.listen(backlog)
+        sock.setblocking(False)
+        sock.path, sock.inode = path, os.stat(path).st_ino
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None, None, None]:
+    """Locks the folder: two servers at the same time could each consider the other's socket stale."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def _is_stale(path: str) -> bool:
+    """Returns whether this is a socket without a listener."""
+    if not stat.S_ISSOCK(os.stat(path).st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # not allowed, or its queue is full: it has a listener
+            return False
+    return False

@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp
 
 from duetime.engine.pools import Pools
+from duetime.engine.recorder import Recorded, Recorder
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.listener import Listener
 from duetime.http.request_head import read_proxies
 from duetime.http.service import limits_of
 from duetime.journal.journal import Journal
 from duetime.journal.options import options_of
+from duetime.journal.recorder import NodeWithoutJournal, open_journal_recorder
 from duetime.metrics.meters import Meters
-from duetime.metrics.process_meters import watch_budget, watch_listener
+from duetime.metrics.process_meters import watch_budget, watch_journal, watch_listener
+from duetime.metrics.recorder import MetricsRecorder, PoolMeters, TimedStore
 from duetime.metrics.siblings import Siblings
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import Settings
@@ -31,8 +34,8 @@ from duetime.protocols.local_guard import local_only
 from duetime.protocols.refusals import refusal_body
 from duetime.server.apps import Runtime, admin_app, api_app, companions
 from duetime.server.listeners import ListenerSpec, Listening, Make, Sockets, close_all
-from duetime.server.recorders import PoolRecorders
-from duetime.server.supervision.signals import Orders
+from duetime.server.supervision.program import Orders
+from duetime.stores.base import Store
 from duetime.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -45,6 +48,46 @@ except ImportError:  # not on every platform
 
 LAST_GRACE_S = 1.0
 """Time for the last requests of the admin listener, which serves until the others are drained."""
+
+
+class PoolRecorders:
+    """The recorders of all pools of a process: its metrics, and its journal if it keeps one. The journal must live
+    longer than the pools.
+    """
+
+    def __init__(self, meters: Meters, journal: Journal | None = None) -> None:
+        self._meters = meters
+        self._journal = journal
+        self._pools: dict[str, PoolMeters] = {}
+        if journal:
+            watch_journal(meters, journal)
+
+    async def watch(self, pool: str, store: Store) -> Recorded:
+        meters = self._pool(pool)
+        timed = TimedStore(store, meters)
+        return Recorded(timed, [MetricsRecorder(meters), *await self._journal_recorders(timed, pool)])
+
+    async def _journal_recorders(self, store: Store, pool: str) -> Sequence[Recorder]:
+        if self._journal:
+            return await open_journal_recorder(store, self._journal, pool)
+        if (await store.ping()).kind == "memory":  # no other process can make it a pool that journals
+            return ()
+        return [NodeWithoutJournal(store)]
+
+    def count_parked(self, pools: Pools) -> None:
+        """Read before each snapshot how many consumers wait; pools that are not open yet are shown by that, too."""
+
+        def count() -> None:
+            for pool, parked in pools.parked().items():
+                self._pool(pool).parked.value = parked
+
+        self._meters.before_snapshot(count)
+
+    def _pool(self, name: str) -> PoolMeters:
+        """Survives the pool's engines: a pool that was opened again counts on."""
+        if name not in self._pools:
+            self._pools[name] = PoolMeters(self._meters, name)
+        return self._pools[name]
 
 
 def http(

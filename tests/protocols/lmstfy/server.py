@@ -23,7 +23,7 @@ from duetime.model.settings import Settings, load
 from duetime.protocols.lmstfy import LmstfyApp, LmstfyParts
 from duetime.protocols.short_path import ShortPath
 from duetime.server.apps import Runtime, admin_app, api_app
-from duetime.server.recorders import PoolRecorders
+from duetime.server.process import PoolRecorders
 from duetime.stores.open import open_store
 from tests.protocols.lmstfy.client import Lmstfy
 from tests.protocols.lmstfy.wire import Address

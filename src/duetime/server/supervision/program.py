@@ -1,6 +1,13 @@
-"""The interface between a server and the command that starts it, and the start message of a worker."""
+"""How a server meets its surroundings: the command that starts it, its signals, systemd, and the start of a worker.
 
+TERM, INT and USR2 stop a server, HUP reloads its settings, USR1 reopens its logs.
+"""
+
+import asyncio
 import os
+import signal
+import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +16,12 @@ import msgspec
 from duetime.http.balance import MOST_WORKERS
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import Settings
+
+STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+SYSTEMD_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+"""For the process that systemd started, not for its children."""
+
+SEND_TIMEOUT_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -70,3 +83,84 @@ def check_shared(settings: Settings) -> None:
             raise InvalidSettings(
                 f"several workers cannot share a memory store ({name}): use --workers 1, or a SQLite file or Redis"
             )
+
+
+# --- signals
+
+
+class Orders:
+    """`stop` starts a drain; `hurry` aborts the remaining requests."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+
+
+class Signals(Orders):
+    """Sets `stop` at the first stop signal and `hurry` at the second. The code that reloads clears `reload`."""
+
+    def __init__(self, reopen_logs: Callable[[], None]) -> None:
+        super().__init__()
+        self.reload = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in STOP:
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self.reload.set)
+        loop.add_signal_handler(signal.SIGUSR1, reopen_logs)
+
+    def _stop(self) -> None:
+        (self.hurry if self.stop.is_set() else self.stop).set()
+
+
+def obey_as_worker(orders: Orders, reopen_logs: Callable[[], None]) -> None:
+    """In a worker, every stop signal means drain. A second one does not mean hurry, because service managers signal all
+    processes of a service.
+    """
+    loop = asyncio.get_running_loop()
+    for number in STOP:
+        loop.add_signal_handler(number, orders.stop.set)
+    loop.add_signal_handler(signal.SIGUSR1, reopen_logs)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+# --- systemd
+
+
+class Notifier:
+    """Notifies systemd (Type=notify, WatchdogSec=) by sd_notify(3) through the socket in NOTIFY_SOCKET, if that is set.
+    A change of state waits a moment for room in the socket and is dropped then, because serving is more important.
+
+    `watchdog_s`: systemd kills the process after this time without a ping; 0: never.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        mine = environment.get("WATCHDOG_PID", "") in ("", str(os.getpid()))
+        period = environment.get("WATCHDOG_USEC", "")
+        self.watchdog_s = int(period) / 1e6 if self._address and mine and period.isdigit() else 0.0
+
+    def ready(self, status: str) -> None:
+        self._send(f"READY=1\nSTATUS={status}")
+
+    def reloading(self) -> None:
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> None:
+        self._send("STOPPING=1\nSTATUS=draining")
+
+    async def keep_alive(self) -> None:
+        """Pings the watchdog twice in each period while the event loop runs."""
+        while self.watchdog_s:
+            self._send("WATCHDOG=1", timeout_s=0.0)
+            await asyncio.sleep(self.watchdog_s / 2)
+
+    def _send(self, state: str, timeout_s: float = SEND_TIMEOUT_S) -> None:
+        if not self._address:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(timeout_s)
+            try:
+                sock.sendto(state.encode(), self._address)
+            except OSError:
+                return

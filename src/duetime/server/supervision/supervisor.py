@@ -20,10 +20,17 @@ from duetime.model.settings import Settings
 from duetime.server.listeners import addresses, bind_all, close_all, leave_all, rebind
 from duetime.server.process import LISTENERS
 from duetime.server.supervision.control_channel import ControlLost
-from duetime.server.supervision.program import Program, Start, Started, check_shared, count_workers, differ
+from duetime.server.supervision.program import (
+    Notifier,
+    Program,
+    Signals,
+    Start,
+    Started,
+    check_shared,
+    count_workers,
+    differ,
+)
 from duetime.server.supervision.siblings import AskAll, FinalReport
-from duetime.server.supervision.signals import Signals
-from duetime.server.supervision.systemd import Notifier
 from duetime.server.supervision.worker_slot import WorkerSlot
 
 log = logging.getLogger("duetime.supervision")

@@ -17,9 +17,8 @@ from duetime.model.settings import Settings
 from duetime.server.apps import Runtime
 from duetime.server.process import serve
 from duetime.server.supervision.control_channel import Channel
-from duetime.server.supervision.program import Start
+from duetime.server.supervision.program import Orders, Start, obey_as_worker
 from duetime.server.supervision.siblings import SiblingWorker
-from duetime.server.supervision.signals import Orders, obey_as_worker
 
 log = logging.getLogger("duetime.supervision")
 
