@@ -13,7 +13,7 @@ from duetime.http.exchange import ClientGone, Exchange
 from duetime.http.listener import Listener
 from duetime.http.service import SMALL, SPARE, Budget, HttpLimits
 from duetime.model.errors import Overloaded
-from duetime.protocols.refusals import refusal_body
+from duetime.protocols.asgi import refusal_body
 from tests.plugins.http_peer import App, Server, answer, echo, read_all
 from tests.plugins.until import until
 

@@ -10,7 +10,7 @@ from duetime.metrics.scraper import Scraper
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import load
 from duetime.protocols.lmstfy import Defaults
-from duetime.protocols.lmstfy.settings import make_parts
+from duetime.protocols.lmstfy.options import make_parts
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.memory.store import MemoryStore
 from tests.plugins.passwords import hashed

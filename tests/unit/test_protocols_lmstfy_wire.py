@@ -11,10 +11,8 @@ from duetime.model.clock import ManualClock
 from duetime.model.ids import IdMaker
 from duetime.protocols.access_log import mask_query
 from duetime.protocols.lmstfy.consumers import remaining_s, remaining_tries
-from duetime.protocols.lmstfy.ids import elapsed_ms
-from duetime.protocols.lmstfy.params import unsigned
 from duetime.protocols.lmstfy.producers import split_array
-from duetime.protocols.lmstfy.wire import Refused, parse_query, to_json, to_pretty_json
+from duetime.protocols.lmstfy.wire import Refused, elapsed_ms, parse_query, to_json, to_pretty_json, unsigned
 
 
 def test_keys_are_sorted_and_html_is_escaped() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.protocols.tcp.frames import BadFrame, Frames, frame
+from duetime.protocols.tcp import BadFrame, Frames, frame
 
 
 def test_a_frame_has_its_length_in_front() -> None:

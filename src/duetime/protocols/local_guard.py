@@ -18,8 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duetime.http.request_head import HeaderList
 from duetime.model.settings import is_loopback
 from duetime.protocols.access_log import FOREIGN
-from duetime.protocols.asgi import header
-from duetime.protocols.refusals import refusal_body
+from duetime.protocols.asgi import header, refusal_body
 
 STATUS = 403
 WATCHED = frozenset({b"host", b"origin", b"sec-fetch-site"})

@@ -42,7 +42,7 @@ from duetime.model.names import is_host
 from duetime.model.settings import Settings
 from duetime.protocols.health import health_routes
 from duetime.protocols.lmstfy import LmstfyAdmin, LmstfyApp, LmstfyParts
-from duetime.protocols.lmstfy.settings import make_parts
+from duetime.protocols.lmstfy.options import make_parts
 from duetime.protocols.local_guard import local_only, same_origin_writes, why_foreign
 from duetime.protocols.php_admin import PhpAdminApp
 from duetime.protocols.short_path import ShortPath

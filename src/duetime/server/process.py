@@ -30,8 +30,8 @@ from duetime.metrics.recorder import MetricsRecorder, PoolMeters, TimedStore
 from duetime.metrics.siblings import Siblings
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import Settings
+from duetime.protocols.asgi import refusal_body
 from duetime.protocols.local_guard import local_only
-from duetime.protocols.refusals import refusal_body
 from duetime.server.apps import Runtime, admin_app, api_app, companions
 from duetime.server.listeners import ListenerSpec, Listening, Make, Sockets, close_all
 from duetime.server.supervision.program import Orders
@@ -116,8 +116,7 @@ def http(
 
 
 def tcp_listener(runtime: Runtime, sockets: Sequence[socket.socket]) -> Listening:
-    from duetime.protocols.tcp import TcpOptions, TcpServer  # noqa: PLC0415 - few servers have it on
-    from duetime.protocols.tcp.commands import CommandRules, Commands  # noqa: PLC0415
+    from duetime.protocols.tcp import CommandRules, Commands, TcpOptions, TcpServer  # noqa: PLC0415 - few have it on
 
     settings = runtime.settings
     rules = CommandRules(settings.tcp_pool, settings.tcp_namespace, settings.tcp_token, settings.tcp_update_fails)

@@ -17,8 +17,7 @@ from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.names import Queue
 from duetime.model.topic import Topic
-from duetime.protocols.tcp import TcpOptions, TcpServer
-from duetime.protocols.tcp.commands import CommandRules, Commands
+from duetime.protocols.tcp import CommandRules, Commands, TcpOptions, TcpServer
 from duetime.stores.open import open_store
 
 PLACE = TopicAddress("default", Queue("shop", "order"))

@@ -9,7 +9,7 @@ import pytest
 from duetime.model.job import State
 from duetime.model.names import Queue
 from duetime.model.topic import Status
-from duetime.protocols.tcp.commands import CommandRules
+from duetime.protocols.tcp import CommandRules
 from tests.protocols.tcp.conftest import PLACE, Site, Talk, packed
 
 DONE = {"code": 1, "msg": "succ", "data": []}

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from duetime.model.job import NewJob
-from duetime.protocols.tcp.commands import CommandRules
+from duetime.protocols.tcp import CommandRules
 from tests.protocols.tcp.conftest import PLACE, Site
 from tests.protocols.tcp.test_commands import DONE, FAILED, add
 

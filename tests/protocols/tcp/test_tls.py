@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from duetime.model.errors import InvalidSettings
-from duetime.protocols.tcp.commands import CommandRules
+from duetime.protocols.tcp import CommandRules
 from duetime.server.process import read_certificate
 from tests.plugins.ci import missing_service
 from tests.protocols.tcp.conftest import Site, packed

@@ -6,7 +6,7 @@ from duetime.engine import Engine
 from duetime.model.errors import DuetimeError, LeaseLost, StoreDamaged, StoreFull
 from duetime.model.job import Lease, Moved, NewJob
 from duetime.model.names import Queue
-from duetime.protocols.parking import give_back_all
+from duetime.protocols.asgi import give_back_all
 from duetime.stores.memory.store import MemoryStore
 
 QUEUE = Queue("shop", "mail")

@@ -8,6 +8,6 @@ What differs from lmstfy, and why, stands in docs/lmstfy.md.
 from duetime.protocols.lmstfy.admin import LmstfyAdmin
 from duetime.protocols.lmstfy.app import LmstfyApp
 from duetime.protocols.lmstfy.options import LmstfyOptions, LmstfyParts
-from duetime.protocols.lmstfy.params import Defaults
+from duetime.protocols.lmstfy.wire import Defaults
 
 __all__ = ["Defaults", "LmstfyAdmin", "LmstfyApp", "LmstfyOptions", "LmstfyParts"]

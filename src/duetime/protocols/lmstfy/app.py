@@ -22,29 +22,26 @@ from duetime.model.errors import (
 from duetime.model.ids import IdMaker
 from duetime.model.names import Queue
 from duetime.protocols.access_log import POOL
-from duetime.protocols.asgi import exchange_of, header, request_id, send_answer
+from duetime.protocols.asgi import exchange_of, give_back_all, header, request_id, send_answer
 from duetime.protocols.lmstfy import consumers, inspection, producers
 from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyOperation, LmstfyTools
 from duetime.protocols.lmstfy.metrics import METHODS
 from duetime.protocols.lmstfy.options import LmstfyParts
-from duetime.protocols.lmstfy.params import (
-    check_consumed_names,
-    check_names,
-    consumed_queues,
-    read_consuming,
-    read_publishing,
-)
 from duetime.protocols.lmstfy.wire import (
     JSON,
     LmstfyAnswer,
     Refused,
     answer_to,
+    check_consumed_names,
+    check_names,
+    consumed_queues,
     error,
     parse_query,
+    read_consuming,
+    read_publishing,
     to_json,
     without_slash,
 )
-from duetime.protocols.parking import give_back_all
 from duetime.protocols.rate_limits import Side, Slot
 from duetime.protocols.short_path import ShortPath
 from duetime.protocols.tokens import Access, Token, split, token_in_query, token_text

@@ -19,8 +19,7 @@ from duetime.model.ids import IdMaker
 from duetime.model.job import Delivery
 from duetime.model.names import Queue
 from duetime.protocols.lmstfy.metrics import Metrics
-from duetime.protocols.lmstfy.params import Defaults
-from duetime.protocols.lmstfy.wire import LmstfyAnswer, answer_to
+from duetime.protocols.lmstfy.wire import Defaults, LmstfyAnswer, answer_to
 
 Asked = TypeVar("Asked")
 

@@ -13,11 +13,17 @@ from duetime.http.exchange import Exchange
 from duetime.model.errors import DuetimeError, InvalidId
 from duetime.model.job import Delivery, Moved
 from duetime.model.names import Queue, check_id
+from duetime.protocols.asgi import park
 from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyOperation, LmstfyTools
-from duetime.protocols.lmstfy.ids import elapsed_ms
-from duetime.protocols.lmstfy.params import MAX_U16, Consuming, consumed_queues, read_consuming
-from duetime.protocols.lmstfy.wire import LmstfyAnswer, to_json
-from duetime.protocols.parking import park
+from duetime.protocols.lmstfy.wire import (
+    MAX_U16,
+    Consuming,
+    LmstfyAnswer,
+    consumed_queues,
+    elapsed_ms,
+    read_consuming,
+    to_json,
+)
 
 log = logging.getLogger("duetime.lmstfy")
 

@@ -8,9 +8,7 @@ from duetime.model.job import Job, State
 from duetime.model.names import check_id
 from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyTools
 from duetime.protocols.lmstfy.consumers import attributes_json, id_json, place_json, remaining_s, remaining_tries
-from duetime.protocols.lmstfy.ids import elapsed_ms
-from duetime.protocols.lmstfy.params import MAX_I64, read_limit, read_number
-from duetime.protocols.lmstfy.wire import LmstfyAnswer, refused, to_json
+from duetime.protocols.lmstfy.wire import MAX_I64, LmstfyAnswer, elapsed_ms, read_limit, read_number, refused, to_json
 
 LARGEST_LIMIT = 10**12
 """More dead letters than any store holds; keeps the arithmetic of stores away from the edge of 64 bits."""

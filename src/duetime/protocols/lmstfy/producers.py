@@ -13,9 +13,7 @@ from duetime.model.job import IfExists, NewJob
 from duetime.model.names import check_id
 from duetime.protocols.asgi import header
 from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyOperation, LmstfyTools
-from duetime.protocols.lmstfy.ids import make_id
-from duetime.protocols.lmstfy.params import Publishing, read_publishing
-from duetime.protocols.lmstfy.wire import LmstfyAnswer, read_all, refused
+from duetime.protocols.lmstfy.wire import LmstfyAnswer, Publishing, make_id, read_all, read_publishing, refused
 from duetime.stores.base import Push, Pushed
 
 MAX_BULK = 64

@@ -12,7 +12,7 @@ from duetime.model.clock import duration_ms
 from duetime.model.errors import DuetimeError, Forbidden, InvalidRequest, InvalidTime, LeaseLost
 from duetime.model.job import STEP_JOBS, Delivery, Lease, Moved
 from duetime.model.names import Queue, check_queue
-from duetime.protocols.parking import give_back_all
+from duetime.protocols.asgi import give_back_all
 from duetime.protocols.tokens import Access
 from duetime.protocols.v1.request import CallQuery, NativeRequest, Reply, V1Operation
 from duetime.stores.finishes import KeptResult

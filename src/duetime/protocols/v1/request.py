@@ -28,8 +28,7 @@ from duetime.model.errors import (
 )
 from duetime.model.job import State
 from duetime.model.names import Queue
-from duetime.protocols.asgi import Header, exchange_of, read_body
-from duetime.protocols.parking import park
+from duetime.protocols.asgi import Header, exchange_of, park, read_body
 from duetime.protocols.rate_limits import Slot
 from duetime.protocols.tokens import Access, bearer, token_text
 from duetime.wire.convert import error_out

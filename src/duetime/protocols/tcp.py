@@ -1,0 +1,292 @@
+"""php-delayqueue's TCP protocol, for its existing PHP and Java clients: add, get and del.
+
+A frame is four ASCII digits that say how many bytes of JSON follow. Frames arrive in pieces and in rows; `Frames` puts
+them together. A length that is no number, or zero, ends the conversation: there is no way to find the next frame.
+
+    0042{"cmd":"get","topic":"order","id":"1001"}
+
+A reply is `{"code": 1, "msg": "succ", "data": ...}` or code 0 and "fail"; the reason is in the log, because the
+protocol cannot carry it. An unknown command has no reply at all.
+"""
+
+import asyncio
+import hmac
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from duetime.callbacks.topic_registry import TopicAddress
+from duetime.callbacks.topic_service import TopicJobs
+from duetime.model.errors import DuetimeError, InvalidRequest, Unauthorized
+from duetime.model.ids import IdMaker
+from duetime.model.job import Event
+from duetime.model.logs import REQUEST_ID
+from duetime.model.names import check_queue
+
+HEAD = 4
+MAX_FRAME = 9999
+
+
+class BadFrame(Exception):
+    """What came is no frame. The connection must be closed."""
+
+
+class Frames:
+    """Give it what arrives; it gives back what is complete."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Raises BadFrame where a length is expected and something else comes; frames before it are given first."""
+        self._buffer += data
+        while len(self._buffer) >= HEAD:
+            length = _length(bytes(self._buffer[:HEAD]))
+            if len(self._buffer) < HEAD + length:
+                return
+            frame = bytes(self._buffer[HEAD : HEAD + length])
+            del self._buffer[: HEAD + length]
+            yield frame
+        if self._buffer and not self._buffer.isdigit():
+            raise BadFrame(f"a length is {HEAD} digits, not {bytes(self._buffer)!r}")
+
+
+def _length(head: bytes) -> int:
+    if not head.isdigit() or head == b"0000":
+        raise BadFrame(f"a length is {HEAD} digits, not {head!r}")
+    return int(head)
+
+
+def frame(value: Any) -> bytes:
+    """Raises OverflowError for what does not fit into one."""
+    text = msgspec.json.encode(value)
+    if len(text) > MAX_FRAME:
+        raise OverflowError(f"a frame has at most {MAX_FRAME} bytes, not {len(text)}")
+    return b"%04d%b" % (len(text), text)
+
+
+log = logging.getLogger("duetime.protocols.tcp")
+
+
+@dataclass(frozen=True)
+class CommandRules:
+    """Where the topics of this protocol are. `update_fails`: an add that replaces a job answers code 0, as the original
+    does. With a token, every request must carry it under the key `token`.
+    """
+
+    pool: str
+    namespace: str
+    token: str = ""
+    update_fails: bool = False
+
+
+def reply(done: bool, data: Any = ()) -> dict[str, Any]:
+    return {"code": int(done), "msg": "succ" if done else "fail", "data": data}
+
+
+FAILED = reply(False)
+
+
+class Commands:
+    def __init__(self, topic_jobs: TopicJobs, rules: CommandRules) -> None:
+        self._topic_jobs = topic_jobs
+        self._rules = rules
+
+    async def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """None where the protocol has no reply."""
+        command = request.get("cmd")
+        if command not in ("add", "get", "del"):
+            log.info("unknown_command", extra={"command": repr(command)[:40]})
+            return None
+        try:
+            self._check_token(request)
+            address, job_id = self._address(request), _text(request, "id")
+            match command:
+                case "add":
+                    return await self._add(address, job_id, request)
+                case "get":
+                    return reply(True, _as_kept(await self._topic_jobs.get(address, job_id)))
+                case _:
+                    await self._topic_jobs.delete(address, job_id)
+                    return reply(True)
+        except DuetimeError as error:
+            log.info("refused", extra={"command": command, "code": error.code, "error": error.message})
+            return FAILED
+
+    async def _add(self, address: TopicAddress, job_id: str, request: dict[str, Any]) -> dict[str, Any]:
+        fix_time = request.get("fix_time") or ""
+        if not isinstance(fix_time, str):
+            raise InvalidRequest("fix_time is text")
+        moved = await self._topic_jobs.add(address, job_id, _body(request.get("body")), fix_time=fix_time)
+        return reply(moved.event is not Event.REPLACED or not self._rules.update_fails)
+
+    def _address(self, request: dict[str, Any]) -> TopicAddress:
+        return TopicAddress(self._rules.pool, check_queue(self._rules.namespace, _text(request, "topic")))
+
+    def _check_token(self, request: dict[str, Any]) -> None:
+        given = request.get("token")
+        given = given if isinstance(given, str) else ""
+        if self._rules.token and not hmac.compare_digest(given.encode(), self._rules.token.encode()):
+            raise Unauthorized
+
+
+def _text(request: dict[str, Any], key: str) -> str:
+    """PHP clients send numbers where they have numbers."""
+    value = request.get(key)
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InvalidRequest(f"{key} is text or a number")
+    return str(value)
+
+
+def _body(value: Any) -> dict[str, Any]:
+    """An object; an empty array, which is how PHP writes an empty object; or, as the Java client sends it, text that
+    holds an object.
+    """
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            value = None
+    if value == []:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidRequest("body is an object")
+    return value  # pyright: ignore[reportUnknownVariableType]  # JSON's keys are text
+
+
+def _as_kept(body: bytes) -> Any:
+    """Bodies of other protocols may be anything; what is not JSON is shown as text."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return body.decode(errors="replace")
+
+
+CHUNK = 65_536
+BACKLOG = 5000
+
+
+class CommandLog(Protocol):
+    """Where a line per request goes, if anywhere."""
+
+    def command(self, name: str, *, ip: str, done: bool, elapsed_s: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class TcpOptions:
+    connections: int = 2000
+    idle_s: float = 300.0
+    tls: ssl.SSLContext | None = None
+    access_log: CommandLog | None = None
+
+
+class TcpServer:
+    """Serves the sockets that it was made with, between `start` and `stop`."""
+
+    def __init__(self, commands: Commands, sockets: Sequence[socket.socket], options: TcpOptions | None = None) -> None:
+        self._commands = commands
+        self._sockets = sockets
+        self._options = options or TcpOptions()
+        self._servers: list[asyncio.Server] = []
+        self._talks: dict[asyncio.Task[None], asyncio.Event] = {}
+        """The conversations under way; the event is set while one waits for a request."""
+        self._draining = False
+        self._make_id = IdMaker().make
+
+    async def start(self) -> None:
+        self._servers = [
+            await asyncio.start_server(self._talk, sock=sock, ssl=self._options.tls, limit=CHUNK, backlog=BACKLOG)
+            for sock in self._sockets
+        ]
+
+    async def stop(self, grace_s: float) -> None:
+        """Requests that have arrived are answered; then, or when the time is up, connections are closed."""
+        self._draining = True
+        for server in self._servers:
+            server.close()
+        for talk, is_idle in list(self._talks.items()):
+            if is_idle.is_set():
+                talk.cancel()
+        if self._talks:
+            _, late = await asyncio.wait(self._talks, timeout=grace_s)
+            for talk in late:
+                talk.cancel()
+            if late:
+                await asyncio.wait(late)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        is_idle = asyncio.Event()
+        REQUEST_ID.set(self._make_id())  # the protocol has no ids: the lines of one conversation belong together
+        try:
+            if len(self._talks) >= self._options.connections or self._draining:
+                log.warning("too_many_connections", extra={"limit": self._options.connections})
+                return
+            self._talks[task] = is_idle
+            await self._converse(reader, writer, is_idle)
+        except TimeoutError:
+            log.info("conversation_ended", extra={"error": "idle"})
+            writer.transport.abort()  # a close would wait for a client that does not read
+        except (BadFrame, OSError) as error:
+            log.info("conversation_ended", extra={"error": str(error) or type(error).__name__})
+        except asyncio.CancelledError:
+            if not self._draining:
+                raise
+        finally:
+            self._talks.pop(task, None)
+            writer.close()
+
+    async def _converse(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_idle: asyncio.Event
+    ) -> None:
+        frames = Frames()
+        while not self._draining:
+            is_idle.set()
+            async with asyncio.timeout(self._options.idle_s):
+                data = await reader.read(CHUNK)
+            is_idle.clear()
+            if not data:
+                return
+            for text in frames.feed(data):
+                began = time.perf_counter()
+                request = _decode(text)
+                answer = await self._commands.answer(request)
+                self._note(request, answer, writer, time.perf_counter() - began)
+                if answer is not None:
+                    writer.write(_framed(answer))
+                    async with asyncio.timeout(
+                        self._options.idle_s
+                    ):  # a client that sends and never reads counts as idle
+                        await writer.drain()
+
+    def _note(
+        self, request: dict[str, Any], answer: dict[str, Any] | None, writer: asyncio.StreamWriter, elapsed_s: float
+    ) -> None:
+        if self._options.access_log is not None:
+            peer: tuple[str, int] | None = writer.get_extra_info("peername")
+            done = answer is not None and bool(answer["code"])
+            name = str(request.get("cmd"))[:40]
+            self._options.access_log.command(name, ip=peer[0] if peer else "", done=done, elapsed_s=elapsed_s)
+
+
+def _decode(text: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(f"not a JSON object: {error}") from None
+
+
+def _framed(answer: dict[str, Any]) -> bytes:
+    """A body that another protocol took may not fit into a frame."""
+    try:
+        return frame(answer)
+    except OverflowError as error:
+        log.warning("reply_does_not_fit", extra={"error": str(error)})
+        return frame(FAILED)
