@@ -28,6 +28,8 @@ FILES = (
     "idiomorph/dist/idiomorph-ext.min.js",
     "uplot/dist/uPlot.iife.min.js",
     "uplot/dist/uPlot.min.css",
+    "@fontsource-variable/inter/files/inter-latin-wght-normal.woff2",
+    "@fontsource-variable/jetbrains-mono/files/jetbrains-mono-latin-wght-normal.woff2",
 )
 FOR_TESTS = ("axe-core/axe.min.js",)
 LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
@@ -55,7 +57,7 @@ def fetch(target: Path, files: tuple[str, ...] = FILES) -> None:
 def _licences(modules: Path, files: tuple[str, ...]) -> list[str]:
     """Each package with its version, and its licence as it came."""
     texts: list[str] = []
-    for package in dict.fromkeys(file.partition("/")[0] for file in files):
+    for package in dict.fromkeys("/".join(file.split("/")[: 2 if file.startswith("@") else 1]) for file in files):
         about = json.loads((modules / package / "package.json").read_text())
         found = [modules / package / name for name in LICENCES if (modules / package / name).is_file()]
         text = found[0].read_text() if found else f"{about.get('license', '')}\n"
