@@ -34,7 +34,9 @@ PAGES = {
     "one queue": f"queue?{QUEUE}",
     "jobs": f"jobs?{QUEUE}&state=delayed",
     "jobs, a text": f"jobs?{QUEUE}&state=delayed&text=nowhere",
-    "dead letters": f"dead?{QUEUE}",
+    "failures": "failures",
+    "failures of a queue": f"failures?{QUEUE}",
+    "search": "search?q=nowhere",
 }
 
 

@@ -7,8 +7,10 @@ import httpx
 import pytest
 
 import duetime
+from tests.e2e.shell import Shell
 from tests.plugins.passwords import hashed
 from tests.plugins.serving import Served, serving
+from tools.console_assets import TARGET, fetch
 
 ACCOUNT = ("boss", "correct horse battery")
 
@@ -32,6 +34,7 @@ class Visitor:
 
 @pytest.fixture(scope="session")
 def console_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    fetch(TARGET)  # a tree that was updated may lack a font or a script
     folder: Path = tmp_path_factory.mktemp("console")
     (folder / "duetime.toml").write_text(
         f'[accounts]\n{ACCOUNT[0]} = "{hashed(ACCOUNT[1])}"\n[pool.second]\nstore = "sqlite:{folder}/second.db"\n'
@@ -62,4 +65,13 @@ def client(console_server: Served) -> Iterator[duetime.Client]:
     """The server's own store, opened beside it."""
     store = f"sqlite://{console_server.log.parent}/jobs.db"
     with duetime.connect(store) as connected:
+        yield connected
+
+
+@pytest.fixture
+def remote(console_server: Served) -> Iterator[duetime.Client]:
+    """The server's API, with a token."""
+    folder = console_server.log.parent
+    [made] = Shell(f"sqlite://{folder}/jobs.db", folder).json("token", "create", "--namespace", "default")
+    with duetime.connect(console_server.api, token=made["token"]) as connected:
         yield connected

@@ -27,7 +27,7 @@ def test_a_token_is_made_with_scopes_shown_once_limited_and_revoked(boss: Visito
     nameless = boss.post("do/add-token", namespace=SPACE, pool="default", description=" ", scope="write")
     assert "who will use the token" in nameless.text
     made = boss.post("do/add-token", namespace=SPACE, pool="default", description="billing", scope=["write"]).text
-    [secret] = re.findall(r'shown this once.*?<pre tabindex="0">([^<]+)</pre>', made, re.DOTALL)
+    [secret] = re.findall(r'shown only once.*?<pre tabindex="0" id="secret">([^<]+)</pre>', made, re.DOTALL)
 
     page = boss.get("access").text
     assert secret not in page
@@ -39,14 +39,14 @@ def test_a_token_is_made_with_scopes_shown_once_limited_and_revoked(boss: Visito
 
     boss.post("do/limit", token=key, read="0", write="1", interval="3600")
     assert [push(console_server, secret) for _ in range(2)][1] == 429
-    assert "is not a number" in boss.post("do/limit", token=key, read="x", write="1", interval="1").text
+    assert "must be a whole number" in boss.post("do/limit", token=key, read="x", write="1", interval="1").text
     boss.post("do/limit", token=key, read="", write="", interval="")
     assert push(console_server, secret) == 201
 
     boss.post("do/revoke-token", token=key)
     assert push(console_server, secret) == 401
-    log = boss.get("access").text
-    assert f">Revoke token</td><td>{SPACE} {label}</td>" in log
+    log = boss.get("audit").text
+    assert f'>Revoke token</td><td class="wide">{SPACE} {label}</td>' in log
     assert ">billing: write</td>" in log
     assert secret not in log
     assert secret not in console_server.log.read_text()
@@ -61,7 +61,7 @@ def test_an_admin_ends_a_session(boss: Visitor) -> None:
         assert other.get("access").status_code == 403
         page = boss.get("access").text
         [label] = re.findall(
-            r'<strong>ida</strong> <span class="badge ">operator</span><br>.*?name="label" value="(\w+)"', page
+            r'<strong>ida</strong> <span class="badge ">operator</span> <span.*?name="label" value="(\w+)"', page
         )
         boss.post("do/end-session", label=label)
         assert other.get("queues").url.path == "/console/login"
@@ -104,7 +104,7 @@ async def test_who_is_told_is_added_tested_and_removed_and_no_secret_is_shown(
     boss: Visitor, console_server: Served, told: tuple[str, list[bytes]]
 ) -> None:
     address, heard = told
-    assert "Nobody is told" in boss.post("do/test-alert").text
+    assert "No recipients yet" in boss.post("do/test-alert").text
     assert "problem" in boss.post("do/add-address", address="nothing://").text
 
     boss.post("do/add-address", address=address)
@@ -115,7 +115,7 @@ async def test_who_is_told_is_added_tested_and_removed_and_no_secret_is_shown(
     assert "reached 2 addresses" in boss.post("do/test-alert").text
     assert b"Nothing is wrong" in heard[0]
 
-    [shown] = re.findall(r'name="address" value="(json:[^"]+)"', boss.get("pools").text)
+    [shown] = re.findall(r'name="address" value="(json:[^"]+)"', boss.get("alerts").text)
     boss.post("do/remove-address", address=shown)
     boss.post("do/remove-address", channel="ops")
     known = await settings_of(console_server)
@@ -128,7 +128,7 @@ async def test_the_mail_server_is_saved_and_its_password_kept_and_not_shown(
 ) -> None:
     fields = {"host": "mail.example.com", "port": "587", "sender": "a@example.com", "user": "u", "security": "starttls"}
     assert "is saved" in boss.post("do/mail-server", **fields, password="geheim").text
-    assert "is not a port" in boss.post("do/mail-server", **{**fields, "port": "99999"}).text
+    assert "must be a whole number" in boss.post("do/mail-server", **{**fields, "port": "99999"}).text
     page = boss.post("do/mail-server", **{**fields, "host": "smtp.example.com"}, password="").text
     assert "geheim" not in page
 
@@ -143,7 +143,7 @@ def test_a_leased_job_is_sent_to_the_dead_letters(boss: Visitor, client: duetime
     assert queue.pop() is not None
 
     page = boss.post("do/kill", pool="default", namespace="default", queue="to-kill", id=job_id).text
-    assert "is among the dead letters" in page
+    assert "moved to the failures" in page
     job = queue.get(job_id)
     assert (job.state, job.reason, job.error) == (State.DEAD, "killed", "killed in the console")
 

@@ -82,7 +82,7 @@ def watched(browser: Browser, console_server: Served) -> Iterator[Callable[..., 
         page.goto("/console/login")
         page.get_by_label("User").fill(ACCOUNT[0])
         page.get_by_label("Password").fill(ACCOUNT[1])
-        page.get_by_role("button", name="Log in").first.click()
+        page.get_by_role("button", name="Sign in").first.click()
         expect(page.get_by_role("heading", name="Overview")).to_be_visible(timeout=PATIENCE_MS)
         page.close()
         return one
@@ -108,13 +108,18 @@ def every_page(queue: str, job: str) -> list[str]:
         "",
         "queues",
         "jobs",
-        "dead",
+        "failures",
+        "search",
+        "batches",
+        "schedules",
         "topics",
         "topic-new",
-        "pools",
+        "stores",
+        "alerts",
         "workers",
         "pipeline",
         "access",
+        "audit",
         "?span=month",
     ]
     return [
@@ -124,7 +129,9 @@ def every_page(queue: str, job: str) -> list[str]:
         address("job", queue, id=job),
         address("new", queue, mode="edit", id=job),
         address("bulk", queue, state="delayed", verb="cancel"),
-        address("dead", queue),
+        address("jobs", queue, state="retrying"),
+        address("failures", queue),
+        address("failures-act", queue, verb="retry"),
     ]
 
 
@@ -199,9 +206,9 @@ def test_a_delayed_job_is_watched_until_it_is_done_without_a_reload(
     expect(badge).to_have_text("Ready", timeout=PATIENCE_MS)
     held = queue.pop()
     assert held is not None
-    expect(badge).to_have_text("Leased", timeout=PATIENCE_MS)
+    expect(badge).to_have_text("Running", timeout=PATIENCE_MS)
     client.ack(held)
-    expect(badge).to_have_text("gone", timeout=PATIENCE_MS)
+    expect(badge).to_have_text("Done", timeout=PATIENCE_MS)
     assert page.evaluate("window.sameDocument")
 
 
@@ -215,27 +222,29 @@ def test_every_action_works_without_javascript(
     page.goto(address("queue", name))
 
     page.get_by_role("button", name="Pause").click()
-    expect(page.get_by_text("is paused").first).to_be_visible()
+    expect(page.get_by_text("Paused default").first).to_be_visible()
     assert queue.status().rules.paused
     page.get_by_role("button", name="Resume").click()
-    expect(page.get_by_text("delivers again")).to_be_visible()
+    expect(page.get_by_text("Resumed default")).to_be_visible()
 
     page.goto(address("job", name, id=job))
     page.get_by_role("button", name="Run now").click()
     expect(page.get_by_text("is due at")).to_be_visible()
     assert queue.get(job).state == "ready"
-    page.get_by_role("link", name="Edit and push again").click()
+    page.get_by_label("Actions").click()
+    page.get_by_role("link", name="Edit").click()
     page.get_by_label("Body").fill("edited")
-    page.get_by_role("button", name="Push").click()
-    expect(page.get_by_text("is pushed")).to_be_visible()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Pushed job")).to_be_visible()
     assert queue.get(job).body == b"edited"
 
     page.goto(address("queue", name))
+    page.locator("summary", has_text="Delete jobs").click()
     for state in ("Delayed", "Ready"):
         page.get_by_role("checkbox", name=state).check()
     page.get_by_label(f"Type {name} to confirm").fill(name)
-    page.get_by_role("button", name="Remove them").click()
-    expect(page.get_by_text("2 jobs were removed")).to_be_visible()
+    page.get_by_role("button", name="Delete jobs").click()
+    expect(page.get_by_text("Deleted 2 jobs")).to_be_visible()
     assert queue.status().counts.total == 0
 
 
@@ -248,8 +257,8 @@ def test_a_condition_is_judged_while_it_is_typed(
     expect(page.locator("#key-state")).to_contain_text("name")
     page.get_by_label("Key (the queue's name)").fill(name)
     expect(page.locator("#key-state")).to_have_text("free")
-    page.get_by_label("Callback").fill("http://127.0.0.1:9/notify")
-    page.get_by_role("button", name="Register").click()
+    page.get_by_label("Callback", exact=True).fill("http://127.0.0.1:9/notify")
+    page.get_by_role("button", name="Create topic").click()
     expect(page.get_by_role("heading", name=name)).to_be_visible()
     other = page.context.new_page()
     other.goto("/console/topic-new")
@@ -267,6 +276,7 @@ def test_a_condition_is_judged_while_it_is_typed(
 def test_the_language_is_picked_and_kept(watched: Callable[..., Watched]) -> None:
     page = watched().page()
     page.goto("/console/queues")
+    page.get_by_label("Account and settings").click()
     page.get_by_role("button", name="中文").click()
     expect(page.locator("html")).to_have_attribute("lang", "zh")
     page.goto("/console/")
@@ -275,7 +285,7 @@ def test_the_language_is_picked_and_kept(watched: Callable[..., Watched]) -> Non
 
 def test_what_was_unfolded_stays_so_when_the_page_is_refreshed(watched: Callable[..., Watched]) -> None:
     page = watched().page()
-    page.goto("/console/pools")
+    page.goto("/console/stores")
     page.evaluate("""() => {
         const folded = (text) => `<details id="past"><summary>${text}</summary></details>`;
         // outside of what the server refreshes, which would remove it
@@ -319,7 +329,7 @@ def test_open_pages_say_that_server_or_store_is_away_and_go_on_when_they_are_bac
         all_say("The store does not answer (default)")
         store.start()
         all_live()
-    all_say("No answer from the server")
+    all_say("The server does not answer")
     with serving(tmp_path, "--dev", store=store.url, admin_port=free_port) as server:
         all_live()
         badge = pages[addresses[1]].locator("#live .badge").first

@@ -58,8 +58,21 @@ def test_the_browser_s_language_is_taken_unless_another_was_picked() -> None:
     assert choose("xx", "fr") == "en"
 
 
-PLAIN = ("", "?span=month", "queues", "jobs", "dead", "topics", "topic-new", "pools", "workers", "pipeline", "access")
-OF_A_QUEUE = ("queue", "new", "dead", "job?id=later", "job?id=text", "new?mode=edit&id=later", "topic")
+STORES = ("PostgreSQL", "MySQL", "SQLite")
+PLAIN = (
+    *("", "?span=month", "queues", "queues?idle=show", "jobs", "failures", "search", "search?q=later", "batches"),
+    *("schedules", "topics", "topic-new", "stores", "alerts", "workers", "pipeline", "access", "audit"),
+)
+OF_A_QUEUE = (
+    "queue",
+    "new",
+    "failures",
+    "failures-act?verb=retry",
+    "job?id=later",
+    "job?id=text",
+    "new?mode=edit&id=later",
+    "topic",
+)
 OF_JOBS = ("jobs?state=ready", "jobs?state=delayed", "jobs?state=dead", "bulk?state=delayed&verb=cancel")
 
 
@@ -82,7 +95,7 @@ def test_no_word_of_a_chinese_page_is_english(tmp_path: Path) -> None:
                 given = dict(pair.split("=") for pair in query.split("&") if pair)
                 page = visitor.get(address, **given, **({} if path in PLAIN else place))
                 assert page.status_code == 200, path
-                assert english_words(page.text, "zh", "default", "later", "dead", "text") == set(), path
+                assert english_words(page.text, "zh", "default", "later", "dead", "text", *STORES) == set(), path
             refused = visitor.post("do/cancel", id="none", **place).text
     assert say("zh", "error.title") in refused
     assert "there is no job" in refused

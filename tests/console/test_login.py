@@ -65,8 +65,8 @@ def test_a_wrong_password_is_refused_in_the_same_words_as_an_unknown_user(visito
     unknown = visitor.log_in("nobody", "wrong")
 
     assert wrong.status_code == unknown.status_code == 401
-    assert "That is not right" in wrong.text
-    assert "That is not right" in unknown.text
+    assert "Wrong user name or password" in wrong.text
+    assert "Wrong user name or password" in unknown.text
     assert visitor.get("").url.path == "/console/login"
 
 

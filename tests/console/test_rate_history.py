@@ -76,7 +76,8 @@ def test_points_add_up_servers_and_divide_what_covers_several() -> None:
     points = rate_points({"a": [minute], "b": [MeterGain(600, 10, {"accepted": 5}, [])]}, since=0, width_s=10)
     assert [point.at for point in points] == [550, 560, 570, 580, 590, 600]
     assert [point.rates["accepted"] for point in points] == pytest.approx([2, 2, 2, 2, 2, 2.5])
-    assert {(point.p50, point.p99) for point in points} == {(0.1, 1.0)}
+    assert [point.p50 for point in points] == pytest.approx([0.1] * 6)
+    assert all(0.9 < (point.p99 or 0) < 1.0 for point in points)  # between the edges 0.5 and 1
     [whole] = rate_points({"a": [minute]}, since=0, width_s=240)
-    assert (whole.at, whole.rates["accepted"], whole.p50) == (720, 2, 0.1)
+    assert (whole.at, whole.rates["accepted"], whole.p50) == (720, 2, pytest.approx(0.1))
     assert rate_points({"a": [minute]}, since=600, width_s=10) == []

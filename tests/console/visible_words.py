@@ -10,6 +10,9 @@ NO_SENTENCE = re.compile(r"duetime [a-z ]+|\S*[/:.=@_\d]\S*")
 NAMES = {"Duetime", "English", "UTC", "ID", "URL", "JSON", "GET", "POST", "Spark", "LAKE", "asyncio", "apprise", "base"}
 NAMES |= {
     "php",
+    "Redis",
+    "TLS",
+    "HTTP",
     "delayqueue",
     "GiB",
     "MiB",

@@ -19,10 +19,30 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duetime.console.action_log import ActionLog
 from duetime.console.bulk_runs import BulkRuns
+from duetime.console.failures import Failures
+from duetime.console.forms import FormRefused
 from duetime.console.languages import choose
-from duetime.console.login import COOKIE, log_in, log_out, set_language, show_login
-from duetime.console.pages import access, bulk, dead, jobs, overview, pipeline, pools, queues, topics, workers
+from duetime.console.login import COOKIE, log_in, log_out, set_language, set_preferences, show_login
+from duetime.console.pages import (
+    access,
+    alerts,
+    batches,
+    bulk,
+    failures,
+    job,
+    jobs,
+    overview,
+    pipeline,
+    queues,
+    schedules,
+    search,
+    stores,
+    topics,
+    workers,
+)
+from duetime.console.pages.jobs import preview
 from duetime.console.parts import ConsoleParts
+from duetime.console.searches import TextSearches
 from duetime.console.sessions import DEV, Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
 from duetime.console.visit import FOLDER, LANGUAGE, ROOT, ConsoleServices, Visit, link, make_environment
@@ -35,8 +55,8 @@ log = logging.getLogger("duetime.console")
 Handler = Callable[[Visit], Awaitable[Response]]
 
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS: Mapping[str, str] = {
     "content-security-policy": POLICY,
@@ -49,11 +69,14 @@ HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class ConsoleRoute:
-    """`role` is the least role that is let in; None also lets in visitors who are not logged in."""
+    """`role` is the least role that is let in; None also lets in visitors who are not logged in. `form` is the page of
+    an action's form: it is shown again, with what was typed and what is wrong with it, if the action is refused.
+    """
 
     path: str
     handler: Handler
     role: Role | None = Role.VIEWER
+    form: Handler | None = None
 
 
 def everywhere(handler: Handler) -> Handler:
@@ -71,47 +94,62 @@ PAGES: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/login", show_login, None),
     ConsoleRoute("/", overview.show_overview),
     ConsoleRoute("/live", overview.stream),
+    ConsoleRoute("/search", search.search),
+    ConsoleRoute("/time", job.show_time),
     ConsoleRoute("/queues", queues.list_queues),
     ConsoleRoute("/queue", queues.show_queue),
     ConsoleRoute("/jobs", jobs.list_jobs),
-    ConsoleRoute("/job", jobs.show_job),
-    ConsoleRoute("/body", jobs.download_body),
+    ConsoleRoute("/job", job.show_job),
+    ConsoleRoute("/body", job.download_body),
     ConsoleRoute("/export", jobs.export),
-    ConsoleRoute("/new", jobs.show_new, Role.OPERATOR),
+    ConsoleRoute("/new", job.show_new, Role.OPERATOR),
     ConsoleRoute("/bulk", bulk.show_bulk, Role.OPERATOR),
     ConsoleRoute("/bulk-run", bulk.show_run),
-    ConsoleRoute("/dead", dead.show_dead),
-    ConsoleRoute("/export-dead", dead.export),
+    ConsoleRoute("/failures", failures.show_failures),
+    ConsoleRoute("/failures-act", failures.preview_action, Role.OPERATOR),
+    ConsoleRoute("/export-failures", failures.export),
+    ConsoleRoute("/batches", batches.show_batches),
+    ConsoleRoute("/schedules", schedules.show_schedules),
     ConsoleRoute("/topics", topics.list_topics),
     ConsoleRoute("/topic", topics.show_topic),
     ConsoleRoute("/topic-new", topics.show_new_topic, Role.OPERATOR),
     ConsoleRoute("/topic-key", topics.check_key, Role.OPERATOR),
-    ConsoleRoute("/pools", everywhere(pools.show_pools)),
+    ConsoleRoute("/topic-schedule", topics.show_schedule, Role.OPERATOR),
     ConsoleRoute("/workers", workers.show_workers),
+    ConsoleRoute("/stores", everywhere(stores.show_stores)),
+    ConsoleRoute("/alerts", everywhere(alerts.show_alerts)),
     ConsoleRoute("/pipeline", everywhere(pipeline.show_pipeline)),
     ConsoleRoute("/report", everywhere(pipeline.show_report)),
     ConsoleRoute("/access", everywhere(access.show_access), Role.ADMIN),
+    ConsoleRoute("/audit", everywhere(access.show_audit), Role.ADMIN),
+    ConsoleRoute("/password", everywhere(access.show_password)),
 )
 ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/login", log_in, None),
     ConsoleRoute("/language", set_language, None),
+    ConsoleRoute("/preferences", set_preferences),
     ConsoleRoute("/logout", log_out),
+    # Pages that take many ids, which do not fit into an address.
+    ConsoleRoute("/bulk", bulk.show_bulk, Role.OPERATOR),
+    ConsoleRoute("/failures-act", failures.preview_action, Role.OPERATOR),
+    ConsoleRoute("/do/search", search.search_all),
+    ConsoleRoute("/do/stop-search", search.stop),
+    ConsoleRoute("/do/snooze", overview.snooze, Role.OPERATOR),
     ConsoleRoute("/do/pause", queues.pause, Role.OPERATOR),
     ConsoleRoute("/do/resume", queues.resume, Role.OPERATOR),
-    ConsoleRoute("/do/rules", queues.change_rules, Role.OPERATOR),
+    ConsoleRoute("/do/rules", queues.change_rules, Role.OPERATOR, queues.show_queue),
     ConsoleRoute("/do/purge", queues.purge, Role.OPERATOR),
-    ConsoleRoute("/do/cancel", jobs.cancel, Role.OPERATOR),
-    ConsoleRoute("/do/run-now", jobs.run_now, Role.OPERATOR),
-    ConsoleRoute("/do/reschedule", jobs.reschedule, Role.OPERATOR),
-    ConsoleRoute("/do/release", jobs.release, Role.OPERATOR),
-    ConsoleRoute("/do/kill", jobs.kill, Role.OPERATOR),
-    ConsoleRoute("/do/push", jobs.push, Role.OPERATOR),
-    ConsoleRoute("/do/bulk", bulk.do_bulk, Role.OPERATOR),
+    ConsoleRoute("/do/cancel", job.cancel, Role.OPERATOR),
+    ConsoleRoute("/do/run-now", job.run_now, Role.OPERATOR),
+    ConsoleRoute("/do/reschedule", job.reschedule, Role.OPERATOR, job.show_job),
+    ConsoleRoute("/do/release", job.release, Role.OPERATOR),
+    ConsoleRoute("/do/kill", job.kill, Role.OPERATOR),
+    ConsoleRoute("/do/push", job.push, Role.OPERATOR, job.show_new),
+    ConsoleRoute("/do/bulk", bulk.do_bulk, Role.OPERATOR, bulk.show_bulk),
     ConsoleRoute("/do/undo-bulk", bulk.undo, Role.OPERATOR),
-    ConsoleRoute("/do/respawn", dead.respawn, Role.OPERATOR),
-    ConsoleRoute("/do/delete-dead", dead.delete, Role.OPERATOR),
-    ConsoleRoute("/do/add-topic", topics.add_topic, Role.OPERATOR),
-    ConsoleRoute("/do/edit-topic", topics.edit_topic, Role.OPERATOR),
+    ConsoleRoute("/do/failures", failures.act, Role.OPERATOR),
+    ConsoleRoute("/do/add-topic", topics.add_topic, Role.OPERATOR, topics.show_new_topic),
+    ConsoleRoute("/do/edit-topic", topics.edit_topic, Role.OPERATOR, topics.show_topic),
     ConsoleRoute("/do/online", topics.set_online, Role.OPERATOR),
     ConsoleRoute("/do/offline", topics.set_offline, Role.OPERATOR),
     ConsoleRoute("/do/remove-topic", topics.remove_topic, Role.OPERATOR),
@@ -120,16 +158,17 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/do/restart-workers", workers.restart_workers, Role.OPERATOR),
     ConsoleRoute("/do/pause-workers", workers.pause_workers, Role.OPERATOR),
     ConsoleRoute("/do/resume-workers", workers.resume_workers, Role.OPERATOR),
-    ConsoleRoute("/do/drain", everywhere(pools.drain), Role.ADMIN),
-    ConsoleRoute("/do/undrain", everywhere(pools.undrain), Role.ADMIN),
-    ConsoleRoute("/do/add-address", pools.add_address, Role.ADMIN),
-    ConsoleRoute("/do/remove-address", pools.remove_address, Role.ADMIN),
-    ConsoleRoute("/do/mail-server", pools.set_mail_server, Role.ADMIN),
-    ConsoleRoute("/do/test-alert", pools.test_alert, Role.ADMIN),
-    ConsoleRoute("/do/add-user", access.add_user, Role.ADMIN),
+    ConsoleRoute("/do/drain", everywhere(stores.drain), Role.ADMIN),
+    ConsoleRoute("/do/undrain", everywhere(stores.undrain), Role.ADMIN),
+    ConsoleRoute("/do/add-address", alerts.add_address, Role.ADMIN, alerts.show_alerts),
+    ConsoleRoute("/do/remove-address", alerts.remove_address, Role.ADMIN),
+    ConsoleRoute("/do/mail-server", alerts.set_mail_server, Role.ADMIN, alerts.show_alerts),
+    ConsoleRoute("/do/test-alert", alerts.test_alert, Role.ADMIN, alerts.show_alerts),
+    ConsoleRoute("/do/password", everywhere(access.change_password), Role.VIEWER, access.show_password),
+    ConsoleRoute("/do/add-user", access.add_user, Role.ADMIN, access.show_access),
     ConsoleRoute("/do/remove-user", access.remove_user, Role.ADMIN),
     ConsoleRoute("/do/end-session", access.end_session, Role.ADMIN),
-    ConsoleRoute("/do/add-token", access.add_token, Role.ADMIN),
+    ConsoleRoute("/do/add-token", access.add_token, Role.ADMIN, access.show_access),
     ConsoleRoute("/do/revoke-token", access.revoke_token, Role.ADMIN),
     ConsoleRoute("/do/limit", access.set_limit, Role.ADMIN),
 )
@@ -140,7 +179,19 @@ def make_console(parts: ConsoleParts) -> ASGIApp:
     registry = lambda: parts.pools.registry  # noqa: E731
     users = ConsoleUsers(parts.registry_copy, registry)
     sessions = Sessions(parts.registry_copy, registry, users, parts.settings)
-    services = ConsoleServices(parts, users, sessions, ActionLog(registry), BulkRuns(registry), make_environment())
+    failed = Failures(parts.pools, parts.live.looks, parts.cursor_at)
+    searches = TextSearches(registry, parts.pools.engine, preview)
+    parts.live.closers += [failed.close, searches.close]
+    services = ConsoleServices(
+        parts,
+        users,
+        sessions,
+        ActionLog(registry),
+        BulkRuns(registry, parts.pools.engine),
+        failed,
+        searches,
+        make_environment(),
+    )
     routes: list[BaseRoute] = [
         *(Route(ROOT + one.path, _serve(services, one), methods=["GET"]) for one in PAGES),
         *(Route(ROOT + one.path, _serve(services, one), methods=["POST"]) for one in ACTIONS),
@@ -194,7 +245,7 @@ def _serve(services: ConsoleServices, route: ConsoleRoute) -> Callable[[Request]
                     raise Forbidden(visit.say("error.role", role=visit.say(f"role.{route.role.name.lower()}")))
             if request.method == "POST":
                 await visit.read_form()
-            return await route.handler(visit)
+            return await _handle(visit, route)
         except DuetimeError as error:
             return _problem(visit, error)
         except (ClientGone, OSError):
@@ -204,6 +255,18 @@ def _serve(services: ConsoleServices, route: ConsoleRoute) -> Callable[[Request]
             return _problem(visit, DuetimeError(visit.say("error.crashed")))
 
     return serve
+
+
+async def _handle(visit: Visit, route: ConsoleRoute) -> Response:
+    if route.form is None:
+        return await route.handler(visit)
+    try:
+        return await route.handler(visit)
+    except DuetimeError as error:
+        if error.status >= 500 or error.status in (401, 403, 404):
+            raise
+        visit.errors = error.errors if isinstance(error, FormRefused) else {"": error.message}
+        return await route.form(visit)
 
 
 async def _session(services: ConsoleServices, request: Request) -> Session | None:

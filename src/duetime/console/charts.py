@@ -1,17 +1,15 @@
 """Charts drawn on the server, as SVG that the page's own style sheet colours: bars and sparklines."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from duetime.console.formats import compact
 
-WIDTH = 720
-SMALL_WIDTH = 360
-HEIGHT = 166
-FOOT = 24
-HEAD = 14
+WIDTH = 1000
+HEIGHT = 100
 
 
 class Bar(NamedTuple):
@@ -23,54 +21,88 @@ class Bar(NamedTuple):
     link: str = ""
 
 
-def bars(found: Sequence[Bar], *, about: str, kind: str = "", small: bool = False) -> Markup:
-    """A bar chart. Bars with a link are links, also without JavaScript. A `small` one has others beside it.
+def nice_top(highest: float) -> int:
+    """The top of an axis: 1, 2, 5 or 10 times a power of ten, at least as high as the highest value."""
+    if highest <= 1:
+        return 1
+    power = 10 ** math.floor(math.log10(highest))
+    return int(next(step * power for step in (1, 2, 4, 5, 8, 10) if step * power >= highest))
 
-    A chart without links is one image to a screen reader. What is inside an image cannot be reached, so a chart with
-    links is a group.
+
+def bars(found: Sequence[Bar], *, about: str, kind: str = "", small: bool = False, capacity: float = 0) -> Markup:
+    """A bar chart with its axes. Bars with a link are links, also without JavaScript. `capacity` draws a line.
+
+    The drawing is stretched to the width of its place, so the text of the axes is not part of it. A chart without links
+    is one image to a screen reader. What is inside an image cannot be reached, so a chart with links is a group.
     """
     linked = [bool(bar.link and bar.value) for bar in found]
     highest = max((bar.value for bar in found), default=0)
-    most, width = highest or 1, SMALL_WIDTH if small else WIDTH
-    step = width / max(len(found), 1)
-    room = HEIGHT - FOOT - HEAD
+    top = nice_top(max(highest, capacity if capacity <= highest * 4 else 0))
+    step = WIDTH / max(len(found), 1)
+    gap = min(step * 0.25, 4.0)
+    lines = (0, 50, 100) if not small else (100,)
     parts: list[Markup] = [
-        Markup('<line class="grid" x1="0" x2="{}" y1="{}" y2="{}"/>').format(width, HEIGHT - FOOT, HEIGHT - FOOT),
-        Markup('<line class="grid faint" x1="0" x2="{}" y1="{}" y2="{}"/>').format(width, HEAD, HEAD),
-        Markup('<text class="tick" x="{}" y="{}" text-anchor="end">{}</text>').format(
-            width, HEAD - 3, compact(highest)
-        ),
+        Markup('<line class="grid-line" x1="0" x2="{}" y1="{}" y2="{}"/>').format(WIDTH, y, y) for y in lines
     ]
     for place, (bar, leads) in enumerate(zip(found, linked, strict=True)):
-        tall = 0.0 if not bar.value else max(bar.value / most * room, 2)
-        left, wide = place * step, max(step - (2 if step > 6 else 0.5), 1)
+        tall = 0.0 if not bar.value else max(bar.value / top * HEIGHT, 1.5)
+        left = place * step
         shape = Markup(
-            '<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>'
-            '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="1.5"/><title>{}</title>'
-        ).format(left, HEAD, step, room, left, HEIGHT - FOOT - tall, wide, tall, bar.title)
+            '<rect class="hit" x="{:.1f}" y="0" width="{:.1f}" height="{}"/>'
+            '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/><title>{}</title>'
+        ).format(left, step, HEIGHT, left + gap / 2, HEIGHT - tall, step - gap, tall, bar.title)
         if leads:
             shape = Markup('<a href="{}" aria-label="{}">{}</a>').format(bar.link, bar.title, shape)
         parts.append(Markup("<g>{}</g>").format(shape))
-        if bar.label:
-            parts.append(Markup('<text class="tick" x="{:.1f}" y="{}">{}</text>').format(left, HEIGHT - 4, bar.label))
-    return Markup('<svg class="bars {}" viewBox="0 0 {} {}" role="{}" aria-label="{}">{}</svg>').format(
-        f"{kind} small" if small else kind,
-        width,
-        HEIGHT,
-        "group" if any(linked) else "img",
-        about,
-        Markup("").join(parts),
+    if capacity and capacity <= top:
+        y = HEIGHT - capacity / top * HEIGHT
+        parts.append(Markup('<line class="capacity" x1="0" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(WIDTH, y, y))
+    drawing = Markup(
+        '<svg class="bars {}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="{}" aria-label="{}">{}</svg>'
+    ).format(kind, WIDTH, HEIGHT, "group" if any(linked) else "img", about, Markup("").join(parts))
+    ticks = [compact(top), compact(top / 2) if top > 1 else "", "0"] if not small else [compact(top), "0"]
+    ys = Markup("").join(Markup("<span>{}</span>").format(tick) for tick in ticks)
+    # Only attributes of SVG may place what the policy allows no inline style for.
+    labels = [(place, bar.label) for place, bar in enumerate(found) if bar.label]
+    marks = Markup("").join(
+        Markup('<text x="{:.2f}%" y="13"{}>{}</text>').format(
+            (place * step + (0 if place == 0 else step / 2)) / WIDTH * 100,
+            Markup(' text-anchor="middle"') if place else Markup(""),
+            label,
+        )
+        for place, label in labels
     )
+    xs = Markup('<svg class="x-axis" width="100%" height="20">{}</svg>').format(marks)
+    return Markup(
+        '<div class="plot{}"><div class="ys" aria-hidden="true">{}</div>{}'
+        '<div class="xs" aria-hidden="true">{}</div></div>'
+    ).format(Markup(" small-plot") if small else Markup(""), ys, drawing, xs)
 
 
 def sparkline(values: Sequence[float], *, about: str) -> Markup:
-    """A line without axes, 120 by 28."""
+    """A line without axes."""
     if len(values) < 2:
         return Markup("")
     most = max(values) or 1
     points = " ".join(
-        f"{place * 120 / (len(values) - 1):.1f},{26 - value / most * 24:.1f}" for place, value in enumerate(values)
+        f"{place * 96 / (len(values) - 1):.1f},{20 - value / most * 18:.1f}" for place, value in enumerate(values)
     )
     return Markup(
-        '<svg class="spark" viewBox="0 0 120 28" role="img" aria-label="{}"><polyline points="{}"/></svg>'
-    ).format(escape(about), points)
+        '<svg class="spark" viewBox="0 0 96 22" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<polyline points="{}"/></svg>'
+    ).format(about, points)
+
+
+def spark_bars(values: Sequence[int], *, about: str) -> Markup:
+    """Small bars without axes, such as failures by hour."""
+    most, step = max(values, default=0) or 1, 96 / max(len(values), 1)
+    shapes = Markup("").join(
+        Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
+            place * step, 21 - max(value / most * 19, 1.5), step - 1, max(value / most * 19, 1.5)
+        )
+        for place, value in enumerate(values)
+        if value
+    )
+    return Markup(
+        '<svg class="spark" viewBox="0 0 96 22" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+    ).format(about, shapes)

@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, cast
 
-from duetime.model.clock import MAX_INSTANT, rfc3339
+from duetime.model.clock import MAX_INSTANT
 
 SHOWN_BODY = 64 * 1024
 """How many bytes of a body a page shows; the download has all of them."""
 SHOWN_JSON = 4 * SHOWN_BODY
 """JSON that would be longer than this with its line breaks and indents is shown as it is."""
 NONE = "\N{EN DASH}"
+EXACT_BELOW = 10
+"""Fewer hours and days than this are shown with the minutes or hours after them."""
 _SPANS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 ENGLISH_UNITS: Mapping[str, str] = {unit: f"{{}} {unit}" for unit in ("d", "h", "m", "s", "ms")}
 
@@ -49,23 +51,47 @@ def seconds(value: float | None, units: Mapping[str, str] = ENGLISH_UNITS) -> st
     """Lateness: `5 ms`, `1.5 s`; a dash where there is none."""
     if value is None:
         return NONE
-    return units["ms"].format(f"{value * 1000:g}") if value < 1 else units["s"].format(f"{value:g}")
+    return units["ms"].format(f"{value * 1000:.3g}") if value < 1 else span(value * 1000, units)
 
 
-def instant(at_ms: int) -> str:
+def about(ms: float, units: Mapping[str, str] = ENGLISH_UNITS) -> str:
+    """A span at a glance: `12 s`, `32 m`, `2 h 5 m`, `3 d`."""
+    ms = int(ms)
+    if ms < 1000:
+        return units["s"].format(0)
+    for unit, size in _SPANS:
+        count, rest = divmod(ms, size)
+        if count:
+            smaller = {"d": ("h", 3_600_000), "h": ("m", 60_000)}.get(unit)
+            more = rest // smaller[1] if smaller and count < EXACT_BELOW else 0
+            return units[unit].format(count) + (f" {units[smaller[0]].format(more)}" if smaller and more else "")
+    return units["s"].format(0)
+
+
+def full_time(at_ms: int, zone: tzinfo = UTC) -> str:
     """`2026-11-15 09:00:00.000 UTC`; a dash for 0 and for times beyond the calendar."""
     if not 0 < at_ms <= MAX_INSTANT:
         return NONE
-    return rfc3339(at_ms).replace("T", " ").replace("Z", " UTC")
+    at = _at(at_ms, zone)
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d} {zone_name(zone)}"
 
 
-def second(at_ms: int) -> str:
-    """`2026-11-15 09:00:00 UTC`, for what nobody measures in milliseconds."""
-    return instant(at_ms - at_ms % 1000).replace(".000", "")
+def clock_time(at_ms: int, zone: tzinfo, now_ms: int) -> str:
+    """`09:00:00` today, `11-15 09:00` this year, else `2027-11-15 09:00`."""
+    if not 0 < at_ms <= MAX_INSTANT:
+        return NONE
+    at, now = _at(at_ms, zone), _at(now_ms, zone)
+    if at.date() == now.date():
+        return f"{at:%H:%M:%S}"
+    return f"{at:%m-%d %H:%M}" if at.year == now.year else f"{at:%Y-%m-%d %H:%M}"
 
 
-def moment(epoch_s: float) -> str:
-    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def zone_name(zone: tzinfo) -> str:
+    return str(zone)
+
+
+def _at(at_ms: int, zone: tzinfo) -> datetime:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)).astimezone(zone)
 
 
 def body_text(body: bytes) -> tuple[str, str]:

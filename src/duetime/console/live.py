@@ -1,7 +1,7 @@
 """The figures that pages show live, and the stream that says when an open page should ask for itself again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ import msgspec
 
 from duetime.callbacks.failing_topics import TopicTrouble
 from duetime.console.day_totals import DayTotals
+from duetime.console.due_ahead import DueAheadSums
 from duetime.console.meter_samples import KEEP_S, SAMPLE_S, MeterSamples
 from duetime.console.queue_looks import QueueLooks
 from duetime.console.rate_history import RateHistory
@@ -56,9 +57,11 @@ class LiveFigures:
         self.meters = MeterSamples(siblings, history, sample_s=sample_s, keep_s=keep_s)
         self.looks = QueueLooks(pools)
         self.totals = DayTotals(pools)
+        self.due = DueAheadSums(pools, self.looks)
         self._pools = pools
         self._siblings = siblings
         self.watchers = 0
+        self.closers: list[Callable[[], Awaitable[None]]] = []
         self.troubles: Callable[[], Sequence[TopicTrouble]] = lambda: ()
         siblings.handle(PROCESS_STATE, self._tell)
         siblings.handle(RUNNING, self._tell_running)
@@ -68,9 +71,12 @@ class LiveFigures:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for close in self.closers:
+            await close()
         await self.meters.__aexit__()
         await self.looks.close()
         await self.totals.close()
+        await self.due.close()
 
     @property
     def loops(self) -> Sequence[asyncio.Task[None]]:
@@ -113,8 +119,8 @@ class LiveFigures:
                     return recorder.running_s(lease)
         return None
 
-    async def changes(self, draining: asyncio.Event) -> AsyncIterator[LiveChange]:
-        """One after each look at the stores. Ends when the server drains."""
+    async def changes(self, draining: asyncio.Event, *, every_s: float = 0) -> AsyncIterator[LiveChange]:
+        """One after each look at the stores, at most every `every_s`. Ends when the server drains."""
         self.watchers += 1
         seen: int | None = None
         try:
@@ -123,7 +129,7 @@ class LiveFigures:
                 yield LiveChange(look.fingerprint != seen or any(point.rates.values()), sorted(look.problems))
                 seen = look.fingerprint
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(look.lasts_s + self.watchers * PER_WATCHER_S):
+                    async with asyncio.timeout(max(look.lasts_s, every_s) + self.watchers * PER_WATCHER_S):
                         await draining.wait()
         finally:
             self.watchers -= 1

@@ -1,14 +1,26 @@
 """Logging in and out: with an account of duetime.toml, as a user, or with an admin token of a namespace."""
 
 import time
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.responses import RedirectResponse, Response
 
 from duetime.console.languages import LANGUAGES
 from duetime.console.sessions import LIFE_S, Session
 from duetime.console.users import Role
-from duetime.console.visit import LANGUAGE, ROOT, Visit, link
+from duetime.console.visit import (
+    CLOCKS,
+    LANGUAGE,
+    NAMESPACE,
+    RATE,
+    RATES,
+    ROOT,
+    THEME,
+    THEMES,
+    TIMES,
+    Visit,
+    link,
+)
 from duetime.model.errors import DuetimeError, TooManyRequests, Unauthorized
 from duetime.protocols.logins import LONGEST_PASSWORD
 from duetime.protocols.tokens import Access, digest_of, split
@@ -54,8 +66,24 @@ async def set_language(visit: Visit) -> Response:
     response = visit.go()
     language = visit.field("language")
     if language in LANGUAGES:
-        response.set_cookie(LANGUAGE, language, max_age=365 * 86_400, path=ROOT, httponly=True, samesite="lax")
+        _keep(response, LANGUAGE, language)
     return response
+
+
+async def set_preferences(visit: Visit) -> Response:
+    """Theme, clock, rate of refresh and namespace of this browser."""
+    response = visit.go()
+    for name, cookie, options in (("theme", THEME, THEMES), ("times", TIMES, CLOCKS), ("rate", RATE, RATES)):
+        if visit.field(name) in options:
+            _keep(response, cookie, visit.field(name))
+    for name, value in visit.fields:
+        if name == "namespace":
+            _keep(response, NAMESPACE, quote(value[:200], safe="/"))
+    return response
+
+
+def _keep(response: Response, cookie: str, value: str) -> None:
+    response.set_cookie(cookie, value, max_age=365 * 86_400, path=ROOT, httponly=True, samesite="lax")
 
 
 def _wanted(visit: Visit) -> str:

@@ -37,6 +37,7 @@ SHARED_S = 0.5
 BEHIND_BYTES = 1_048_576
 BEHIND_S = 600.0
 LATENESS = "duetime_job_lateness_seconds"
+RUN = "duetime_job_run_seconds"
 RATES: Mapping[str, Sequence[str]] = {
     "accepted": ("duetime_jobs_pushed_total",),
     "delivered": ("duetime_jobs_delivered_total",),
@@ -73,6 +74,8 @@ class MeterSample(NamedTuple):
     edges: Sequence[float]
     journal: JournalLag | None = None
     late_by_queue: Mapping[Labels, Sequence[float]] = {}
+    run_by_queue: Mapping[Labels, Sequence[float]] = {}
+    run_edges: Sequence[float] = ()
 
 
 class MeterSamples:
@@ -85,6 +88,7 @@ class MeterSamples:
         self._keep_s = keep_s
         self._samples: deque[MeterSample] = deque(maxlen=POINTS + 1)
         self._late_marks: deque[tuple[float, Mapping[Labels, Sequence[float]]]] = deque(maxlen=2)
+        self._run_marks: deque[Mapping[Labels, Sequence[float]]] = deque(maxlen=2)
         self._kept: MeterSample | None = None
         self._sampled: tuple[float, MeterSample] | None = None
         self._sampling = asyncio.Lock()
@@ -112,9 +116,10 @@ class MeterSamples:
         return self._sample_s
 
     async def _remember(self, sample: MeterSample) -> None:
-        self._samples.append(sample._replace(late_by_queue={}))
+        self._samples.append(sample._replace(late_by_queue={}, run_by_queue={}))
         if not self._late_marks or sample.at - self._late_marks[-1][0] >= LATE_MARK_S:
             self._late_marks.append((sample.at, sample.late_by_queue))
+            self._run_marks.append(sample.run_by_queue)
         if self._siblings.name != WRITER:
             return
         before = self._kept = self._kept or sample
@@ -136,7 +141,18 @@ class MeterSamples:
         counts = [sum(column) for column in zip(*late.series.values(), strict=True)][:-1] if late else []
         late_by = counts or [0.0] * (len(edges) + 1)
         late_by_queue = {labels: counts[:-1] for labels, counts in late.series.items()} if late else {}
-        return MeterSample(time.time(), sums, by_queue, late_by, edges, _journal_lag(readings), late_by_queue)
+        run = readings.get(RUN)
+        return MeterSample(
+            time.time(),
+            sums,
+            by_queue,
+            late_by,
+            edges,
+            _journal_lag(readings),
+            late_by_queue,
+            {labels: counts[:-1] for labels, counts in run.series.items()} if run else {},
+            run.description.edges if run else (),
+        )
 
     async def now(self) -> tuple[RatePoint, Mapping[str, Mapping[Labels, float]]]:
         """The rates since the latest sample of the history that is old enough to compare with, in all and by queue."""
@@ -157,13 +173,24 @@ class MeterSamples:
         """Median and p99 in seconds of the jobs that were delivered since the last mark but one, for each queue."""
         sample = await self._shared_sample()
         before: Mapping[Labels, Sequence[float]] = self._late_marks[0][1] if self._late_marks else {}
-        found: list[tuple[float | None, float | None]] = []
-        for labels in queues:
-            gained = list(sample.late_by_queue.get(labels, ()))
-            if labels in before:
-                gained = [max(new - old, 0) for new, old in zip(gained, before[labels], strict=True)]
-            shares = _with_edges(sample.edges, gained)
-            found.append((quantile(shares, 0.5), quantile(shares, 0.99)))
+        return [_quantiles(sample.edges, sample.late_by_queue, before, labels) for labels in queues]
+
+    async def run_times(self, queues: Sequence[Labels]) -> list[tuple[float | None, float | None]]:
+        """Median and p99 in seconds of how long jobs ran, of those that ended since the last mark but one."""
+        sample = await self._shared_sample()
+        before: Mapping[Labels, Sequence[float]] = self._run_marks[0] if self._run_marks else {}
+        return [_quantiles(sample.run_edges, sample.run_by_queue, before, labels) for labels in queues]
+
+    def queue_history(self, labels: Labels) -> list[tuple[float, Mapping[str, float]]]:
+        """The rates of one queue over the last hour, as far as this process has samples: epoch seconds, by name."""
+        found: list[tuple[float, Mapping[str, float]]] = []
+        for before, after in pairwise(self._samples):
+            seconds = max(after.at - before.at, 1.0)
+            gained = {
+                name: max(after.by_queue[name].get(labels, 0) - before.by_queue[name].get(labels, 0), 0) / seconds
+                for name in RATES
+            }
+            found.append((after.at, gained))
         return found
 
     async def _shared_sample(self) -> MeterSample:
@@ -214,7 +241,20 @@ def gain_between(before: MeterSample, after: MeterSample) -> MeterGain:
     return MeterGain(after.at, max(after.at - before.at, 1.0), counts, _with_edges(after.edges, gained))
 
 
+def _quantiles(
+    edges: Sequence[float],
+    now: Mapping[Labels, Sequence[float]],
+    before: Mapping[Labels, Sequence[float]],
+    labels: Labels,
+) -> tuple[float | None, float | None]:
+    gained = list(now.get(labels, ()))
+    if labels in before:
+        gained = [max(new - old, 0) for new, old in zip(gained, before[labels], strict=True)]
+    spread = _with_edges(edges, gained)
+    return quantile(spread, 0.5, edges), quantile(spread, 0.99, edges)
+
+
 def _with_edges(edges: Sequence[float], counts: Sequence[float]) -> list[tuple[float, float]]:
-    """Buckets that are not empty, each with its upper edge; that of the last bucket is the highest edge there is."""
-    upper = [*edges, edges[-1]] if edges else []
+    """Buckets that are not empty, each with its upper edge; the last bucket has none, and gets twice the highest."""
+    upper = [*edges, edges[-1] * 2] if edges else []
     return [(edge, count) for edge, count in zip(upper, counts, strict=False) if count]

@@ -106,6 +106,11 @@ class QueueLooks:
     def _has_many(self) -> bool:
         return self._listed.total > MANY_QUEUES
 
+    @property
+    def last(self) -> QueueLook:
+        """The last answer of the stores, without asking them."""
+        return self._look
+
     async def look_for_page(self, *, is_partial: bool) -> QueueLook:
         """A page that is opened asks the stores anew unless there are many queues; a refresh takes what there is."""
         return await self.look(fresh=not is_partial)

@@ -6,6 +6,7 @@ adds up what all servers of the deployment wrote. While no server ran nothing wa
 
 import logging
 import time
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from duetime.engine.registry_copy import RegistryCopy
+from duetime.metrics.recorder import LATENESS_S
 from duetime.model.errors import DuetimeError, VersionConflict
 from duetime.stores.registry import Registry
 
@@ -20,6 +22,8 @@ log = logging.getLogger("duetime.console")
 
 KIND = "console-rates"
 KEPT_S = 25 * 3600
+OVER = 1.01
+"""An answer above the highest edge is this many times that edge."""
 UNSAVED = 120
 """How many minutes wait in memory while the registry cannot be written."""
 
@@ -45,17 +49,25 @@ class RatePoint(NamedTuple):
     p99: float | None
 
 
-def quantile(lateness: Sequence[tuple[float, float]], share: float) -> float | None:
-    """The upper edge of the bucket in which that share of the jobs is reached; None without jobs."""
-    total = sum(count for _, count in lateness)
+def quantile(spread: Sequence[tuple[float, float]], share: float, edges: Sequence[float] = LATENESS_S) -> float | None:
+    """The value below which that share of the jobs lies, as well as buckets can tell; None without jobs.
+
+    `spread` has the upper edge of each bucket and the jobs in it. Within a bucket the jobs are taken to be spread
+    evenly over the logarithm. Above the highest edge nothing is known: the answer is then a little more than that edge.
+    """
+    total = sum(count for _, count in spread)
     if total <= 0:
         return None
-    reached = 0.0
-    for edge, count in sorted(lateness):
+    wanted, reached = total * share, 0.0
+    for edge, count in sorted(spread):
+        if reached + count >= wanted * 0.999_999:  # counts that were divided over several points do not add up exactly
+            if edge > edges[-1]:
+                return edges[-1] * OVER
+            place = bisect_left(edges, edge)
+            low = edges[place - 1] if place else edge / 4
+            return low * (edge / low) ** min(max((wanted - reached) / count, 0.0), 1.0)
         reached += count
-        if reached >= total * share * 0.999_999:  # counts that were divided over several points do not add up exactly
-            return edge
-    return max(edge for edge, _ in lateness)
+    return edges[-1] * OVER
 
 
 def rate_points(gains: Mapping[str, Sequence[MeterGain]], *, since: float, width_s: float) -> list[RatePoint]:

@@ -1,15 +1,21 @@
 """One request to the console: who asks, in which language, and how it is answered."""
 
+import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -17,30 +23,58 @@ from duetime import __version__
 from duetime.console import charts, formats
 from duetime.console.action_log import ActionLog
 from duetime.console.bulk_runs import BulkRuns
+from duetime.console.failures import Failures
+from duetime.console.icons import icon
 from duetime.console.languages import LANGUAGES, has_text, say, translate
 from duetime.console.parts import ConsoleParts
+from duetime.console.problems import quick_count
+from duetime.console.searches import TextSearches
 from duetime.console.sessions import Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
 from duetime.engine.engine import Engine
 from duetime.model import humanise
+from duetime.model.clock import MAX_INSTANT, rfc3339
 from duetime.model.errors import Forbidden, NotFound
 from duetime.model.masking import mask
 from duetime.model.names import Queue, check_id, check_queue
+from duetime.model.when import When, read_when
 from duetime.protocols.asgi import read_body
 
 ROOT = "/console"
 NOTICE = "duetime_notice"
 LANGUAGE = "duetime_language"
-TABS: Sequence[tuple[str, Role, bool]] = (
-    ("overview", Role.VIEWER, False),
-    ("queues", Role.VIEWER, False),
-    ("jobs", Role.VIEWER, False),
-    ("dead", Role.VIEWER, False),
-    ("topics", Role.VIEWER, False),
-    ("pools", Role.VIEWER, True),
-    ("workers", Role.VIEWER, False),
-    ("pipeline", Role.VIEWER, True),
-    ("access", Role.ADMIN, True),
+THEME, TIMES, ZONE, RATE, NAMESPACE = (f"duetime_{name}" for name in ("theme", "times", "zone", "rate", "namespace"))
+"""Cookies of preferences; the page's script sets the browser's time zone, forms set the others."""
+THEMES = ("auto", "light", "dark")
+CLOCKS = ("local", "utc")
+MOST_SPACES = 200
+RATES = ("1", "5", "30", "0")
+"""Seconds between two refreshes of an open page; 0 pauses them."""
+SEEN = "@seen@"
+"""Stands in a page for the digest of its refreshed part, which the page sends with the next refresh."""
+MENU: Sequence[tuple[str, Sequence[tuple[str, Role, bool]]]] = (
+    (
+        "work",
+        (
+            ("overview", Role.VIEWER, False),
+            ("queues", Role.VIEWER, False),
+            ("jobs", Role.VIEWER, False),
+            ("failures", Role.VIEWER, False),
+            ("batches", Role.VIEWER, False),
+            ("schedules", Role.VIEWER, False),
+        ),
+    ),
+    ("delivery", (("topics", Role.VIEWER, False), ("workers", Role.VIEWER, False))),
+    (
+        "system",
+        (
+            ("stores", Role.VIEWER, True),
+            ("alerts", Role.VIEWER, True),
+            ("pipeline", Role.VIEWER, True),
+            ("access", Role.ADMIN, True),
+            ("audit", Role.ADMIN, True),
+        ),
+    ),
 )
 """The pages in the order of the menu: name, least role, and whether a session for one namespace does not see it."""
 FOLDER = Path(str(files("duetime.console")))
@@ -60,20 +94,44 @@ def job_link(pool: str, queue: Queue, job_id: str) -> str:
     return queue_link(pool, queue, "job", id=job_id)
 
 
-def _units(context: Context) -> Mapping[str, str]:
-    """How the visitor's language writes units of time."""
-    visit: Visit = context["visit"]
-    return {unit: visit.say(f"unit.{unit}") for unit in formats.ENGLISH_UNITS}
+def _visit(context: Context) -> "Visit":
+    return context["visit"]
 
 
 @pass_context
 def _span(context: Context, ms: float) -> str:
-    return formats.span(ms, _units(context))
+    return formats.span(ms, _visit(context).units)
+
+
+@pass_context
+def _about(context: Context, ms: float) -> str:
+    return formats.about(ms, _visit(context).units)
 
 
 @pass_context
 def _seconds(context: Context, value: float | None) -> str:
-    return formats.seconds(value, _units(context))
+    return formats.seconds(value, _visit(context).units)
+
+
+@pass_context
+def _when(context: Context, at_ms: float) -> Markup:
+    """A time from now, `in 32 m` or `5 m ago`, with the full time when it is pointed at."""
+    visit, at = _visit(context), int(at_ms)
+    return _time(visit, at, visit.from_now(at))
+
+
+@pass_context
+def _clock(context: Context, at_ms: float) -> Markup:
+    """The time of day, with the day if it is not today, and the full time when it is pointed at."""
+    visit, at = _visit(context), int(at_ms)
+    return _time(visit, at, formats.clock_time(at, visit.zone, visit.now))
+
+
+def _time(visit: "Visit", at: int, text: str) -> Markup:
+    if text == formats.NONE:
+        return Markup("\N{EN DASH}")
+    title = formats.full_time(at, visit.zone)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(rfc3339(at), title, text)
 
 
 def make_environment() -> Environment:
@@ -88,11 +146,11 @@ def make_environment() -> Environment:
         number=formats.number,
         compact=formats.compact,
         span=_span,
+        about=_about,
         seconds=_seconds,
         duration=humanise.exact_duration,
-        instant=formats.instant,
-        second=formats.second,
-        moment=formats.moment,
+        when=_when,
+        clock=_clock,
         size=humanise.size,
         mask=mask,
     )
@@ -102,6 +160,12 @@ def make_environment() -> Environment:
         job_link=job_link,
         bars=charts.bars,
         sparkline=charts.sparkline,
+        spark_bars=charts.spark_bars,
+        icon=icon,
+        themes=THEMES,
+        clocks=CLOCKS,
+        refresh_rates=RATES,
+        seen_mark=SEEN,
         languages=LANGUAGES,
         version=__version__,
         root=ROOT,
@@ -119,13 +183,15 @@ class ConsoleServices:
     sessions: Sessions
     actions: ActionLog
     bulk_runs: BulkRuns
+    failures: Failures
+    searches: TextSearches
     environment: Environment
 
 
 class Visit:
     """One request of one person, as every page and action of the console gets it: the session, the form, the language,
     and the ways to answer. `session` is None for a visitor who is not logged in; `fields` are those of the form that
-    was posted.
+    was posted, and `errors` says what is wrong with them, by the name of the field.
     """
 
     def __init__(self, request: Request, services: ConsoleServices, session: Session | None, language: str) -> None:
@@ -135,7 +201,9 @@ class Visit:
         self.session_or_none = session
         self.language = language
         self.fields: list[tuple[str, str]] = []
+        self.errors: Mapping[str, str] = {}
         self.query: Mapping[str, str] = request.query_params
+        self.now = int(time.time() * 1000)
 
     @property
     def session(self) -> Session:
@@ -163,13 +231,100 @@ class Visit:
         """What a store tells of its kind and its persistence, as far as the catalogue knows it."""
         return translate(self.language, "store_says", text)
 
-    def tabs(self) -> list[tuple[str, str, Role]]:
-        """The pages that this visitor can open: name, address, least role."""
+    # --- what the visitor prefers
+
+    def preference(self, cookie: str, options: Sequence[str]) -> str:
+        return chosen(options, self.request.cookies.get(cookie, ""))
+
+    @property
+    def theme(self) -> str:
+        return self.preference(THEME, THEMES)
+
+    @property
+    def times(self) -> str:
+        return self.preference(TIMES, CLOCKS)
+
+    @property
+    def rate(self) -> int:
+        return int(self.preference(RATE, RATES))
+
+    @cached_property
+    def zone(self) -> tzinfo:
+        """The browser's time zone if its script has named it and the visitor does not prefer UTC."""
+        name = unquote(self.request.cookies.get(ZONE, ""))[:64]
+        if self.times == "utc" or not name or name in ("UTC", "Etc/UTC"):
+            return UTC
+        try:
+            return ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            return UTC
+
+    @cached_property
+    def units(self) -> Mapping[str, str]:
+        """How the visitor's language writes units of time."""
+        return {unit: self.say(f"unit.{unit}") for unit in formats.ENGLISH_UNITS}
+
+    def from_now(self, at: int) -> str:
+        """`in 32 m`, `5 m ago` or `now`; a dash for 0 and for times beyond the calendar."""
+        if not 0 < at <= MAX_INSTANT:
+            return formats.NONE
+        if abs(at - self.now) < 1000:
+            return self.say("time.now")
+        key = "time.in" if at > self.now else "time.ago"
+        return self.say(key, span=formats.about(abs(at - self.now), self.units))
+
+    def read_time(self, text: str) -> When:
+        """A time as the visitor types it. Raises InvalidTime."""
+        return read_when(text, now_ms=self.now, zone=self.zone)
+
+    @cached_property
+    def scope(self) -> tuple[str, str]:
+        """Pool and namespace that the visitor looks at; empty for all of them."""
+        if self.session.namespace:
+            return self.session.pool, self.session.namespace
+        pool, _, namespace = unquote(self.request.cookies.get(NAMESPACE, "")).partition("/")
+        return (pool, namespace) if namespace and pool in self.parts.pools else ("", "")
+
+    def sees(self, pool: str, namespace: str) -> bool:
+        """Whether lists show this namespace: the session may see it, and the visitor has not chosen another one."""
+        return self.session.sees(pool, namespace) and (not self.scope[1] or self.scope == (pool, namespace))
+
+    def spaces(self) -> list[tuple[str, str]]:
+        """The namespaces that the visitor can choose between."""
+        lines = self.parts.live.looks.last.lines
+        found = {(line.pool, line.queue.namespace) for line in lines}
+        if self.scope[1]:
+            found.add(self.scope)
+        return sorted(one for one in found if self.session.sees(*one))[:MOST_SPACES]
+
+    def menu(self) -> list[tuple[str, list[tuple[str, str, str, str, str]]]]:
+        """The groups of pages that this visitor can open; of each page its name, address, label, number and tone."""
         whole = not self.session.namespace
+        looks = self.parts.live.looks
+        sums = looks.sums(looks.last, *self.scope, self.sees)
+        dead = sums.counts.dead
+        troubles = quick_count(self.parts.registry_copy, looks.last, self.sees, whole)
+        numbers = {
+            "overview": (formats.compact(troubles), "warm") if troubles else ("", ""),
+            "queues": (formats.compact(sums.queues) if sums.queues else "", ""),
+            "failures": (formats.compact(dead), "hot") if dead else ("", ""),
+        }
+        is_redis = all(url.startswith(("redis", "group:redis")) for url in self.parts.settings.pools.values())
         return [
-            (name, link("" if name == "overview" else name), role)
-            for name, role, everywhere in TABS
-            if self.may(role) and (whole or not everywhere)
+            (
+                group,
+                [
+                    (
+                        name,
+                        link("" if name == "overview" else name),
+                        self.say("nav.redis" if name == "stores" and is_redis else f"nav.{name}"),
+                        *numbers.get(name, ("", "")),
+                    )
+                    for name, role, everywhere in pages
+                    if self.may(role) and (whole or not everywhere)
+                ],
+            )
+            for group, pages in MENU
         ]
 
     # --- what the request asks for
@@ -188,6 +343,13 @@ class Visit:
     def given(self, name: str) -> str:
         """A value from the form that was posted, else from the address."""
         return self.field(name) or self.query.get(name, "")
+
+    def kept(self, name: str, otherwise: object = "") -> str:
+        """What the visitor typed into a field, if its form was refused; else what the form has there at first."""
+        return self.given(name) if self.errors else str(otherwise)
+
+    def kept_check(self, name: str, *, otherwise: bool = False) -> bool:
+        return self.field(name) == "on" if self.errors else otherwise
 
     def pool(self) -> str:
         return self.given("pool") or "default"
@@ -219,9 +381,16 @@ class Visit:
             dev=self.parts.settings.dev,
             here=self._here(),
             notice=notice,
+            now=self.now,
             **data,
         )
-        response = HTMLResponse(text, status)
+        if SEEN in text:
+            digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+            if self.is_partial and self.request.headers.get("x-seen") == digest:
+                return Response(status_code=204)  # nothing has changed
+            text = text.replace(SEEN, digest)
+        refused = self.errors and self.request.method == "POST"
+        response = HTMLResponse(text, 422 if refused and status == 200 else status)
         if notice:
             response.delete_cookie(NOTICE, path=ROOT)
         return response
@@ -234,15 +403,17 @@ class Visit:
         """The message that the last action left in a cookie."""
         try:
             found = json.loads(unquote(self.request.cookies.get(NOTICE, "")))
-            return {"kind": str(found["kind"]), "text": str(found["text"])}
+            return {"kind": str(found["kind"]), "text": str(found["text"]), "undo": str(found.get("undo", ""))}
         except (ValueError, KeyError, TypeError):
             return {}
 
-    def go(self, to: str = "", text: str = "", *, kind: str = "done") -> Response:
-        """Redirect to another page, by default the one that the form was on, which shows `text` once."""
+    def go(self, to: str = "", text: str = "", *, kind: str = "done", undo: str = "") -> Response:
+        """Redirect to another page, by default the one that the form was on, which shows `text` once, with a button
+        that undoes the run `undo`.
+        """
         response = RedirectResponse(to or self.back(), 303)
         if text:
-            value = quote(json.dumps({"kind": kind, "text": text[:1000]}))
+            value = quote(json.dumps({"kind": kind, "text": text[:1000], "undo": undo}))
             response.set_cookie(NOTICE, value, max_age=60, path=ROOT, httponly=True, samesite="strict")
         return response
 

@@ -1,18 +1,20 @@
-"""The page Access: namespaces with their tokens and limits, users, sessions, and the log of actions."""
+"""The pages Access (tokens and limits, users, sessions, namespaces) and Audit log, and one's own password."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 from starlette.responses import Response
 
+from duetime.console.forms import FormReader, FormRefused, whole_number
 from duetime.console.users import Role
-from duetime.console.visit import Visit
+from duetime.console.visit import Visit, link
 from duetime.model.errors import InvalidRequest, NotFound
 from duetime.model.names import check_namespace
+from duetime.protocols.logins import LONGEST_PASSWORD
 from duetime.protocols.rate_limits import Limit
 from duetime.protocols.tokens import KIND, READ_WRITE, Access, Token
 
-SHOWN_ACTIONS = 100
+ACTIONS_PER_PAGE = 50
 
 
 async def show_access(visit: Visit) -> Response:
@@ -35,7 +37,6 @@ async def _page(visit: Visit, secret: str = "") -> Response:
         users=visit.services.users.list_users(),
         accounts=sorted(parts.settings.accounts),
         sessions=visit.services.sessions.list_sessions(),
-        actions=(await visit.services.actions.read())[:SHOWN_ACTIONS],
         scopes=list(Access),
         roles=list(Role),
         secret=secret,
@@ -49,15 +50,64 @@ async def _tokens(visit: Visit) -> Sequence[Token]:
     return [token for pool, namespace in known for token in await visit.parts.tokens.list_tokens(pool, namespace)]
 
 
+async def show_audit(visit: Visit) -> Response:
+    """What was done in the console: who, what, to what; newest first, with a search."""
+    find = visit.query.get("find", "").strip()
+    actions = await visit.services.actions.read()
+    if find:
+        wanted = find.casefold()
+        actions = [
+            one
+            for one in actions
+            if wanted in " ".join((one.user, one.action, _words(visit, one.action), one.subject, one.detail)).casefold()
+        ]
+    pages = max(1, -(-len(actions) // ACTIONS_PER_PAGE))
+    given = visit.query.get("page", "1")
+    page = min(max(int(given), 1), pages) if given.isascii() and given.isdigit() and len(given) < 6 else 1
+    shown = actions[(page - 1) * ACTIONS_PER_PAGE : page * ACTIONS_PER_PAGE]
+    return visit.page("audit.html", actions=shown, find=find, page=page, pages=pages, total=len(actions))
+
+
+def _words(visit: Visit, action: str) -> str:
+    return visit.word("action", action.replace(" ", "-"))
+
+
+async def show_password(visit: Visit) -> Response:
+    return visit.page("password.html")
+
+
+async def change_password(visit: Visit) -> Response:
+    """A user's own password. All sessions of the user end, this one included."""
+    session, form = visit.session, FormReader(visit)
+    known = await visit.services.users.find(session.user)
+    if known is None or session.namespace or session.is_account:
+        raise InvalidRequest(visit.say("password.not_here"))
+    given = visit.field("old")[:LONGEST_PASSWORD]
+    if not await visit.parts.logins.matches(known.password, given):
+        form.refuse("old", visit.say("password.wrong"))
+    if visit.field("new") != visit.field("again"):
+        form.refuse("again", visit.say("password.differ"))
+    form.check()
+    try:
+        await visit.services.users.put(session.user, known.role, visit.field("new"))
+    except InvalidRequest as error:
+        raise FormRefused({"new": error.message}) from None
+    await visit.log("password", session.user)
+    return visit.go(link("login"), visit.say("password.changed"))
+
+
 async def add_user(visit: Visit) -> Response:
     name, role = visit.field("name").strip(), visit.field("role").upper()
     if role not in Role.__members__:
-        raise InvalidRequest(f"{role[:40]!r} is not a role")
+        raise FormRefused({"role": f"{role[:40]!r} is not a role"})
     if name in visit.parts.settings.accounts:
-        raise InvalidRequest(visit.say("access.is_account", name=name))
-    await visit.services.users.put(name, Role[role], visit.field("password"))
+        raise FormRefused({"name": visit.say("access.is_account", name=name)})
+    try:
+        await visit.services.users.put(name, Role[role], visit.field("password"))
+    except InvalidRequest as error:
+        raise FormRefused({"password" if "password" in error.message else "name": error.message}) from None
     await visit.log("add-user", name, role.lower())
-    return visit.go(text=visit.say("access.user_added", name=name))
+    return visit.go(link("access"), visit.say("access.user_added", name=name))
 
 
 async def remove_user(visit: Visit) -> Response:
@@ -78,10 +128,12 @@ async def end_session(visit: Visit) -> Response:
 
 async def add_token(visit: Visit) -> Response:
     """The answer to the post itself shows the secret, so that it is in no address, no cookie and no log."""
-    namespace, description = check_namespace(visit.field("namespace").strip()), visit.field("description").strip()
+    form, description = FormReader(visit), visit.field("description").strip()
+    namespace = form.read("namespace", lambda text: check_namespace(text.strip()), "")
     scopes = frozenset(Access(scope) for scope in visit.all_of("scope") if scope in set(Access)) or READ_WRITE
     if not description:
-        raise InvalidRequest(visit.say("access.needs_description"))
+        form.refuse("description", visit.say("access.needs_description"))
+    form.check()
     secret = await visit.parts.tokens.create(visit.pool(), namespace, description, scopes=scopes)
     await visit.log("add-token", namespace, f"{description}: {', '.join(sorted(scopes))}")
     return await _page(visit, secret if visit.pool() == "default" else f"{visit.pool()}:{secret}")
@@ -115,7 +167,7 @@ async def set_limit(visit: Visit) -> Response:
 
 
 def _number(visit: Visit, name: str) -> int:
-    text = visit.field(name).strip() or "0"
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise InvalidRequest(f"{name}: {text[:40]!r} is not a number")
-    return int(text)
+    try:
+        return whole_number(visit.field(name))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{visit.say('access.' + name)} {error.message}") from None

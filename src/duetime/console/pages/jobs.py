@@ -1,43 +1,40 @@
-"""The pages that find jobs, and the page of one job: what it is, what happened to it, and what can be done to it."""
+"""The page that lists the jobs of a queue by state and filter, and the export of what it lists."""
 
-import base64
-import re
-import time
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from duetime.console.action_log import changes
 from duetime.console.bulk_runs import VERBS
+from duetime.console.errors_seen import ErrorName, name_error
 from duetime.console.formats import body_text
+from duetime.console.forms import FormReader
 from duetime.console.job_lines import job_line
-from duetime.console.timeline import read_timeline
-from duetime.console.visit import Visit, chosen, job_link
-from duetime.model.clock import MAX_INSTANT, bare_instant_ms, duration_ms, instant_ms, rfc3339
-from duetime.model.errors import DuetimeError, InvalidRequest, InvalidTime, JobNotFound
-from duetime.model.ids import IdMaker
-from duetime.model.job import STEP_JOBS, IfExists, Job, Lease, NewJob, Priority, State
-from duetime.model.names import check_attributes, check_id
+from duetime.console.searches import contains
+from duetime.console.visit import Visit, chosen, queue_link
+from duetime.model.clock import MAX_INSTANT, rfc3339
+from duetime.model.errors import InvalidRequest, NotFound
+from duetime.model.job import STEP_JOBS, Counts, Job, State
+from duetime.model.names import Queue
+from duetime.stores.base import Page
 from duetime.wire.payload import describe
 
 PER_PAGE = 50
 LOOK_AT = 2_000
 """How many jobs are read for one page to find those that pass its filter."""
-QUEUES = 5_000
-SEARCH_S = 2.0
-SURELY = 500
-"""So many queues are searched for an id in any case, and as many more as the time allows."""
+STEP = 100
 MOST_READ = 268_435_456
 """Bytes of bodies that are read for one page."""
 PREVIEW = 120
 MAX_SEARCH = 1_000
-LOGGED = ("body", "due_at", "expires_at", "priority", "tries", "attributes")
-"""What the log of actions says of a job that was edited."""
-
-_ids = IdMaker()
+RETRYING = "retrying"
+"""Waiting jobs that were tried before: shown like a state, though stores keep them among ready and delayed."""
+TABS = (State.READY, State.DELAYED, RETRYING, State.LEASED, State.DEAD)
+MOST_TRAIL = 30
 
 
 @dataclass(frozen=True)
@@ -49,22 +46,42 @@ class JobFilter:
     until: int = 0
     text: str = ""
     attribute: str = ""
+    retrying: bool = False
 
     @property
     def is_open(self) -> bool:
         return not (self.since or self.until or self.text or self.attribute)
 
+    @property
+    def tab(self) -> str:
+        return RETRYING if self.retrying else self.state
+
+    @property
+    def states(self) -> Sequence[State]:
+        return (State.READY, State.DELAYED) if self.retrying else (self.state,)
+
     def fits(self, job: Job) -> bool:
+        if self.retrying and not job.attempt:
+            return False
         if job.due_at < self.since or (self.until and job.due_at >= self.until):
             return False
-        if self.text and self.text.encode() not in job.body:
+        if self.text and not contains(job, self.text.casefold()):
             return False
         name, equals, value = self.attribute.partition("=")
         return not name or (name in job.attributes and (not equals or job.attributes[name] == value))
 
-    def is_past(self, job: Job) -> bool:
+    def is_past(self, job: Job, state: State) -> bool:
         """True if no job after this one can fit: delayed jobs are listed in the order of their due times."""
-        return self.state is State.DELAYED and bool(self.until) and job.due_at >= self.until
+        return state is State.DELAYED and bool(self.until) and job.due_at >= self.until
+
+    def __str__(self) -> str:
+        """As the audit log shows it."""
+        parts = [self.tab]
+        parts += [f"due from {rfc3339(self.since)}"] if self.since else []
+        parts += [f"due before {rfc3339(self.until)}"] if self.until else []
+        parts += [f"with the text {self.text!r}"] if self.text else []
+        parts += [f"with the attribute {self.attribute}"] if self.attribute else []
+        return ", ".join(parts)
 
 
 class FoundJobs(NamedTuple):
@@ -80,43 +97,36 @@ class FoundJobs(NamedTuple):
 
 
 def read_filter(visit: Visit) -> JobFilter:
+    """Raises FormRefused with every field that is wrong."""
+    form = FormReader(visit)
     for name in ("text", "attribute"):
         if len(visit.given(name)) > MAX_SEARCH:
-            raise InvalidRequest(f"{name} to search for must have at most {MAX_SEARCH:,} characters")
-    return JobFilter(
-        State(chosen(list(State), visit.given("state"))),
-        since=_when(visit.given("since")),
-        until=_when(visit.given("until")),
+            form.refuse(name, f"must have at most {MAX_SEARCH:,} characters")
+
+    def instant(text: str) -> int:
+        return visit.read_time(text).at(visit.now) if text.strip() else 0
+
+    tab = chosen([str(one) for one in (State.DELAYED, *TABS)], visit.given("state"))
+    wanted = JobFilter(
+        State.DELAYED if tab == RETRYING else State(tab),
+        since=form.read("since", instant, 0),
+        until=form.read("until", instant, 0),
         text=visit.given("text"),
         attribute=visit.given("attribute").strip(),
+        retrying=tab == RETRYING,
     )
-
-
-ZONE = re.compile(r"(Z|[+-]\d\d:\d\d)$", re.IGNORECASE)
-
-
-def _when(text: str) -> int:
-    """Epoch milliseconds, RFC 3339, or `2026-11-15 09:00`, which is UTC here."""
-    text = text.strip()
-    if not text:
-        return 0
-    if not text.isdigit() and not ZONE.search(text):
-        text = text.replace(" UTC", "").replace(" ", "T") + "Z"
-    return instant_ms(text)
+    form.check()
+    return wanted
 
 
 async def find_jobs(visit: Visit, wanted: JobFilter, *, cursor: str | None, most: int, look_at: int) -> FoundJobs:
     """Walk the jobs of a state in order until `most` are found or about `look_at`, or MOST_READ, are read."""
-    store, queue = visit.engine().store, visit.queue()
-    if cursor is None and wanted.since and wanted.state is State.DELAYED:
-        cursor = visit.parts.cursor_at(visit.pool(), wanted.since)
     found, previews = list[Job](), list[str]()
     looked_at = size = 0
-    while True:
-        page = await store.list_jobs(queue, wanted.state, cursor=cursor, limit=min(STEP_JOBS, max(most, 100)))
-        cursor = page.cursor
+    async for state, page, is_last in _pages(visit, wanted, cursor, min(STEP, max(most, 50))):
+        mark = f"{state}~" if wanted.retrying else ""
         for job in page.jobs:
-            if wanted.is_past(job):
+            if wanted.is_past(job, state):
                 return FoundJobs(found, previews, looked_at, None)
             looked_at += 1
             size += len(job.body)
@@ -124,44 +134,103 @@ async def find_jobs(visit: Visit, wanted: JobFilter, *, cursor: str | None, most
                 found.append(msgspec.structs.replace(job, body=b"", attributes={}))
                 previews.append(preview(job))
                 if len(found) == most:
-                    more = cursor is not None or job is not page.jobs[-1]
-                    return FoundJobs(found, previews, looked_at, _after(wanted.state, job) if more else None)
-        if cursor is None or looked_at >= look_at or size >= MOST_READ:
-            return FoundJobs(found, previews, looked_at, cursor)
+                    more = page.cursor is not None or job is not page.jobs[-1] or not is_last
+                    return FoundJobs(found, previews, looked_at, mark + _after(state, job) if more else None)
+        if page.cursor is not None and (looked_at >= look_at or size >= MOST_READ):
+            return FoundJobs(found, previews, looked_at, mark + page.cursor)
+    return FoundJobs(found, previews, looked_at, None)
 
 
-def _after(state: State, job: Job) -> str | None:
+async def _pages(
+    visit: Visit, wanted: JobFilter, cursor: str | None, limit: int
+) -> AsyncIterator[tuple[State, Page, bool]]:
+    """The pages of the filter's states from a cursor on, and whether a page is of the last state."""
+    store, queue, states = visit.engine().store, visit.queue(), list(wanted.states)
+    if wanted.retrying and cursor is not None:
+        name, _, cursor = cursor.partition("~")
+        states = states[states.index(State(name)) :] if name in states else states
+    for state in states:
+        if cursor is None and wanted.since and state is State.DELAYED:
+            cursor = visit.parts.cursor_at(visit.pool(), wanted.since)
+        while True:
+            page = await store.list_jobs(queue, state, cursor=cursor or None, limit=limit)
+            yield state, page, state is states[-1]
+            cursor = page.cursor
+            if cursor is None:
+                break
+            await asyncio.sleep(0)
+
+
+def _after(state: State, job: Job) -> str:
     """The cursor that goes on after a job, in the form that all stores share (checked by protocols/v1/views.py)."""
     at = {State.LEASED: job.lease_until, State.DEAD: job.dead_at}.get(state, job.due_at)
     return f"{int(job.priority) if state is State.READY else 0}:{at}:{job.id}"
 
 
+async def count_retrying(visit: Visit, counts: Counts) -> tuple[int, bool]:
+    """How many waiting jobs of the queue were tried before, among the first LOOK_AT; and whether these are all."""
+    if not counts.ready and not counts.delayed:
+        return 0, True
+    found = await find_jobs(visit, JobFilter(State.DELAYED, retrying=True), cursor=None, most=LOOK_AT, look_at=LOOK_AT)
+    return len(found.jobs), found.cursor is None
+
+
+async def check_queue_exists(visit: Visit, pool: str, queue: Queue) -> None:
+    """Raises NotFound for a queue that has no jobs, no rules and no totals."""
+    engine = visit.parts.pools.engine(pool)
+    [counts] = await engine.store.counts([queue])
+    if counts.total:
+        return
+    [totals], queues = await engine.store.totals([queue]), await engine.store.queues(queue.namespace)
+    if queue not in queues and not any(getattr(totals.running, name) for name in totals.running.__struct_fields__):
+        raise NotFound(visit.say("error.no_queue", queue=queue))
+
+
 async def list_jobs(visit: Visit) -> Response:
-    """Find a job by id in all queues, or list the jobs of one queue by state and filter."""
+    """The jobs of one queue by state and filter. Without a queue, the queues and their numbers."""
     if not visit.query.get("queue"):
-        return await _search(visit)
-    pool, queue, wanted = visit.pool(), visit.queue(), read_filter(visit)
-    cursor = visit.query.get("cursor") or None
-    if cursor is not None and cursor.count(":") < 2:
-        raise InvalidRequest("not a cursor of a list")
-    found = await find_jobs(visit, wanted, cursor=cursor, most=PER_PAGE, look_at=LOOK_AT)
+        return await _list_queues(visit)
+    pool, queue = visit.pool(), visit.queue()
+    await check_queue_exists(visit, pool, queue)
+    [counts] = await visit.engine().store.counts([queue])
+    try:
+        wanted = read_filter(visit)
+    except InvalidRequest as refused:
+        visit.errors = getattr(refused, "errors", {"": refused.message})
+        wanted, found = JobFilter(State(chosen(list(State), visit.given("state")))), FoundJobs([], [], 0, None)
+    else:
+        cursor = visit.query.get("cursor") or None
+        if cursor is not None and cursor.count(":") < 2:
+            raise InvalidRequest("not a cursor of a list")
+        found = await find_jobs(visit, wanted, cursor=cursor, most=PER_PAGE, look_at=LOOK_AT)
+    trail = [one for one in visit.query.get("trail", "").split("\n") if one.count(":") >= 2 or one == "-"][-MOST_TRAIL:]
     return visit.page(
         "jobs.html",
         pool=pool,
         queue=queue,
+        counts=counts,
         wanted=wanted,
-        since=_shown(wanted.since),
-        until=_shown(wanted.until),
+        since=shown_time(visit, wanted.since),
+        until=shown_time(visit, wanted.until),
         found=found,
-        rows=list(zip(found.jobs, found.previews, strict=True)),
-        states=list(State),
+        rows=[
+            (job, text, name_error(job.error) if job.error else ErrorName("", ""))
+            for job, text in zip(found.jobs, found.previews, strict=True)
+        ],
+        total=sum(getattr(counts, str(state)) for state in wanted.states),
+        tabs=TABS,
         verbs=VERBS,
-        now=int(time.time() * 1000),
+        next_trail="\n".join([*trail, visit.query.get("cursor") or "-"]),
+        previous=trail[-1] if trail else "",
+        previous_trail="\n".join(trail[:-1]),
     )
 
 
-def _shown(at: int) -> str:
-    return rfc3339(at)[:19].replace("T", " ") if 0 < at <= MAX_INSTANT else ""
+def shown_time(visit: Visit, at: int) -> str:
+    """A time as forms take it, in the visitor's zone."""
+    if not 0 < at <= MAX_INSTANT:
+        return ""
+    return f"{datetime.fromtimestamp(at / 1000, visit.zone):%Y-%m-%d %H:%M:%S}"
 
 
 def preview(job: Job) -> str:
@@ -170,213 +239,11 @@ def preview(job: Job) -> str:
     return shown if shown is not None else body_text(job.body[:PREVIEW])[1][:PREVIEW] if job.body else ""
 
 
-async def _search(visit: Visit) -> Response:
-    """Look for an id in every queue that the visitor sees, for no longer than a person would wait."""
-    job_id = visit.query.get("id", "").strip()
-    listed, _ = await visit.parts.live.looks.names()
-    places = sorted(place for place in listed if visit.session.sees(place[0], place[1].namespace))
-    found: list[tuple[str, Job]] = []
-    looked_at, deadline = 0, time.monotonic() + SEARCH_S
-    if job_id:
-        check_id(job_id)
-        for pool, queue in places[:QUEUES]:
-            if looked_at >= SURELY and time.monotonic() > deadline:
-                break
-            looked_at += 1
-            [job] = await visit.parts.pools.engine(pool).store.get(queue, [job_id])
-            if job is not None:
-                found.append((pool, job))
-    if len(found) == 1:
-        pool, job = found[0]
-        return visit.go(job_link(pool, job.queue, job.id))
-    lines = await visit.parts.live.looks.lines_of(places[:PER_PAGE])
-    return visit.page("search.html", id=job_id, found=found, looked_at=looked_at, queues=len(places), lines=lines)
-
-
-# --- one job
-
-
-async def show_job(visit: Visit) -> Response:
-    pool, queue, job_id = visit.pool(), visit.queue(), visit.job_id()
-    [job] = await visit.engine().store.get(queue, [job_id])
-    timeline = await read_timeline(visit.parts.settings, pool, queue, job_id, born=job.born if job else 0)
-    if job is None and not timeline.lives:
-        raise JobNotFound.of(job_id, queue)
-    kind, text = body_text(job.body) if job else ("", "")
-    return visit.page(
-        "job.html",
-        status=200,
-        pool=pool,
-        queue=queue,
-        id=job_id,
-        job=job,
-        kind=kind,
-        text=text,
-        call=describe(job.body) if job else None,
-        timeline=timeline,
-        now=int(time.time() * 1000),
-    )
-
-
-async def download_body(visit: Visit) -> Response:
-    job = await _job(visit)
-    headers = {"content-disposition": 'attachment; filename="body"'}
-    return Response(job.body, media_type="application/octet-stream", headers=headers)
-
-
-async def _job(visit: Visit) -> Job:
-    queue, job_id = visit.queue(), visit.job_id()
-    [job] = await visit.engine().store.get(queue, [job_id])
-    if job is None:
-        raise JobNotFound.of(job_id, queue)
-    return job
-
-
-async def cancel(visit: Visit) -> Response:
-    queue, job_id = visit.queue(), visit.job_id()
-    [moved] = await visit.engine().cancel(queue, [job_id])
-    if moved is None:
-        raise JobNotFound.of(job_id, queue)
-    await visit.log("cancel", f"{queue} {job_id}")
-    return visit.go(text=visit.say("job.cancelled", id=job_id))
-
-
-async def run_now(visit: Visit) -> Response:
-    return await _reschedule(visit, "run-now", delay_ms=0)
-
-
-async def reschedule(visit: Visit) -> Response:
-    """`when` is a delay (10m) or an instant."""
-    return await _reschedule(visit, "reschedule", **new_due(visit))
-
-
-async def _reschedule(visit: Visit, action: str, *, delay_ms: int = 0, due_at: int | None = None) -> Response:
-    queue, job_id = visit.queue(), visit.job_id()
-    [moved] = await visit.engine().reschedule(queue, [job_id], delay_ms=delay_ms, due_at=due_at)
-    if isinstance(moved, DuetimeError):
-        raise moved
-    if moved is None:
-        raise JobNotFound.of(job_id, queue)
-    await visit.log(action, f"{queue} {job_id}", f"due {rfc3339(moved.due_at)}")
-    return visit.go(text=visit.say("job.rescheduled", id=job_id, at=rfc3339(moved.due_at)))
-
-
-async def release(visit: Visit) -> Response:
-    """Take a job from its consumer: it is tried again at once, and the consumer's lease is lost."""
-    job = await _job(visit)
-    await visit.engine().release(Lease(job.queue, job.id, job.born, job.attempt), error="released in the console")
-    await visit.log("release", f"{job.queue} {job.id}")
-    return visit.go(text=visit.say("job.released", id=job.id))
-
-
-async def kill(visit: Visit) -> Response:
-    job = await _job(visit)
-    await visit.engine().kill(Lease(job.queue, job.id, job.born, job.attempt), error="killed in the console")
-    await visit.log("kill", f"{job.queue} {job.id}")
-    return visit.go(text=visit.say("job.killed", id=job.id))
-
-
-# --- new, edited and cloned jobs
-
-
-async def show_new(visit: Visit) -> Response:
-    """An empty form, or one filled in from a job, to push it again under its id (edit) or under another (clone)."""
-    mode = chosen(("new", "edit", "clone"), visit.query.get("mode", ""))
-    job = await _job(visit) if mode != "new" else None
-    body, encoding = _editable(job.body) if job else ("", "text")
-    return visit.page(
-        "new.html",
-        pool=visit.pool(),
-        queue=visit.queue(),
-        mode=mode,
-        job=job,
-        body=body,
-        encoding=encoding,
-        attributes="\n".join(f"{name}={value}" for name, value in job.attributes.items()) if job else "",
-        priorities=list(Priority),
-        due=_due_text(job),
-        ttl=_ttl_left(job),
-    )
-
-
-def _due_text(job: Job | None) -> str:
-    return rfc3339(job.due_at) if job is not None and job.state is State.DELAYED else ""
-
-
-def _ttl_left(job: Job | None) -> str:
-    """What is left of the ttl, so that a job that is edited expires when it would have."""
-    return f"{max(job.expires_at - int(time.time() * 1000), 1)}ms" if job is not None and job.expires_at else ""
-
-
-def _editable(body: bytes) -> tuple[str, str]:
-    """Forms change line ends, so a body with a carriage return is edited as base64, like one that is no text."""
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        text = "\r"
-    if "\r" in text or "\0" in text:
-        return base64.b64encode(body).decode(), "base64"
-    return text, "text"
-
-
-async def push(visit: Visit) -> Response:
-    queue, engine, edited = visit.queue(), visit.engine(), visit.field("mode") == "edit"
-    job = NewJob(
-        id=check_id(visit.field("id").strip() or _ids.make()),
-        body=_body(visit),
-        tries=_tries(visit.field("tries").strip()),
-        priority=Priority(int(chosen([str(int(one)) for one in Priority], visit.field("priority")))),
-        ttl_ms=duration_ms(visit.field("ttl").strip() or "0"),
-        attributes=_attributes(visit.field("attributes")),
-        **_due(visit.field("when").strip()),  # pyright: ignore[reportArgumentType]
-    )
-    if_exists = IfExists.REPLACE if edited else IfExists.ERROR
-    [before] = await engine.store.get(queue, [job.id])
-    await engine.push(queue, [job], if_exists=if_exists)
-    [after] = await engine.store.get(queue, [job.id])
-    detail = changes(before, after, LOGGED) if edited and before and after else f"{len(job.body)} bytes"
-    await visit.log("edit" if edited else "push", f"{queue} {job.id}", detail)
-    return visit.go(job_link(visit.pool(), queue, job.id), visit.say("job.pushed", id=job.id))
-
-
-def _body(visit: Visit) -> bytes:
-    text = visit.field("body")
-    if visit.field("encoding") != "base64":
-        return text.replace("\r\n", "\n").encode()
-    try:
-        return base64.b64decode("".join(text.split()), validate=True)
-    except ValueError:
-        raise InvalidRequest(visit.say("job.not_base64")) from None
-
-
-def _tries(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 6:
-        raise InvalidRequest(f"tries: {text[:40]!r} is not a number")
-    return int(text)
-
-
-def _attributes(text: str) -> dict[str, str]:
-    lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
-    return dict(check_attributes({line.partition("=")[0].strip(): line.partition("=")[2] for line in lines}))
-
-
-def new_due(visit: Visit) -> dict[str, int]:
-    """The time of a form that moves jobs. An empty one is refused: it would make them due at once."""
-    text = visit.field("when").strip()
-    if not text:
-        raise InvalidTime("when: give a delay (10m) or an instant")
-    return _due(text)
-
-
-def _due(text: str) -> dict[str, int]:
-    if not text:
-        return {}
-    if (due_at := bare_instant_ms(text)) is not None:
-        return {"due_at": due_at}
-    try:
-        return {"delay_ms": duration_ms(text)}
-    except DuetimeError:
-        return {"due_at": _when(text)}
+async def _list_queues(visit: Visit) -> Response:
+    look = await visit.parts.live.looks.look_for_page(is_partial=visit.is_partial)
+    lines = [line for line in look.lines if visit.sees(line.pool, line.queue.namespace) and line.counts.total]
+    lines.sort(key=lambda line: -line.counts.total)
+    return visit.page("job_queues.html", lines=lines[:PER_PAGE], queues=len(lines), counting=not look.is_known)
 
 
 # --- export
@@ -385,22 +252,38 @@ def _due(text: str) -> dict[str, int]:
 async def export(visit: Visit) -> Response:
     """The jobs of a filter as JSON lines, which `duetime push --file` takes."""
     wanted = read_filter(visit)
-    return export_lines(visit, wanted.state, wanted.fits)
+    return export_lines(visit, wanted.states, wanted.fits)
 
 
-def export_lines(visit: Visit, state: State, fits: Callable[[Job], bool]) -> Response:
+def export_lines(visit: Visit, states: Sequence[State], fits: Callable[[Job], bool]) -> Response:
     store, queue = visit.engine().store, visit.queue()
 
     async def lines() -> AsyncIterator[bytes]:
-        cursor: str | None = None
         [counts] = await store.counts([queue])
-        while True:
-            page = await store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
-            yield b"".join(job_line(job, counts.now) for job in page.jobs if fits(job))
-            cursor = page.cursor
-            if cursor is None:
-                return
+        for state in states:
+            cursor: str | None = None
+            while True:
+                page = await store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
+                yield b"".join(job_line(job, counts.now) for job in page.jobs if fits(job))
+                cursor = page.cursor
+                if cursor is None:
+                    break
 
-    name = f"{queue.namespace}-{queue.name}-{state}.jsonl"
+    name = f"{queue.namespace}-{queue.name}-{states[-1]}.jsonl"
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)
+
+
+def jobs_link(pool: str, queue: Queue, wanted: JobFilter, path: str = "jobs", **more: object) -> str:
+    """The address of the list, or of another page about the same jobs."""
+    return queue_link(
+        pool,
+        queue,
+        path,
+        state=wanted.tab,
+        since=wanted.since or "",
+        until=wanted.until or "",
+        text=wanted.text,
+        attribute=wanted.attribute,
+        **more,
+    )

@@ -10,17 +10,38 @@ from typing import Any
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from duetime.alerts.problems import FIRING, Firing
+from duetime.alerts.problems import FIRING
 from duetime.console.charts import Bar
+from duetime.console.due_ahead import DueAhead
 from duetime.console.formats import number
 from duetime.console.live import LiveFigures, ProcessState
+from duetime.console.meter_samples import SPANS_S, JournalLag
+from duetime.console.problems import (
+    SNOOZE_S,
+    SNOOZED,
+    LiveProblem,
+    Snooze,
+    from_alerts,
+    from_paused,
+    from_topics,
+    grouped,
+    is_overdue_and_paused,
+    parse_key,
+    snoozed,
+)
+from duetime.console.queue_looks import LiveQueue, QueueLook
 from duetime.console.rate_history import RatePoint
 from duetime.console.visit import Visit, chosen
-from duetime.model.errors import DuetimeError, NoAnswer
-from duetime.model.job import TOTAL_DAYS, Totals
+from duetime.model.errors import DuetimeError, Forbidden, NoAnswer
+from duetime.model.humanise import size
+from duetime.model.job import TOTAL_DAYS, State, Totals
+from duetime.model.names import Queue
 from duetime.stores.base import StoreInfo
 
 SPANS = ("hour", "day", "month")
+HOUR_MS = 3_600_000
+MOST_PAUSED = 20
+"""So many paused queues are asked for their first overdue job."""
 PING_S = 2.0
 KEEP_ALIVE_EVERY = 5
 
@@ -43,29 +64,108 @@ class PoolHealth:
 async def show_overview(visit: Visit) -> Response:
     live, span = visit.parts.live, chosen(SPANS, visit.query.get("span", ""))
     look, (point, _) = await live.looks.look_for_page(is_partial=visit.is_partial), await live.meters.now()
-    sums = live.looks.sums(look, visit.session.pool, visit.session.namespace, visit.session.sees)
+    sums = live.looks.sums(look, *visit.scope, visit.sees)
     everything = not visit.session.namespace
+    health = await pool_health(visit)
+    processes = await live.processes()
+    journal = await live.meters.journal() if everything else None
+    ahead = await live.due.read(visit.sees)
+    history = live.meters.history("hour")[-60:] if everything and not visit.scope[1] else []
     return visit.page(
         "overview.html",
         counts=sums.counts,
         queues=sums.queues,
         counting=not look.is_known,
         point=point,
+        sparks={name: [one.rates.get(name, 0) for one in history] for name in ("accepted", "finished", "failed")},
         lateness_target_ms=visit.parts.settings.alert_lateness.total_seconds() * 1000,
         latest=sums.latest,
         busiest=sums.busiest,
-        pools=await pool_health(visit),
-        problems=firing(visit) if everything else [],
+        pools=health,
+        problems=await read_problems(visit, look, health, processes, journal),
         span=span,
         spans=SPANS,
         chart=_chart(visit, span, live) if everything and span != "month" else None,
-        days=day_bars(visit, await live.totals.days(visit.session.sees)) if span == "month" else None,
-        journal=await live.meters.journal() if everything else None,
-        stuck=stuck_duties(await live.processes()) if everything else {},
+        days=day_bars(visit, await live.totals.days(visit.sees)) if span == "month" else None,
+        ahead=_ahead_bars(visit, ahead) if ahead else None,
+        ahead_is_whole=ahead.is_whole if ahead else True,
+        capacity=point.rates.get("finished", 0) * 3600,
+        journal=journal,
         everything=everything,
         # With port 0 the system picked one, which the settings do not know.
         api=f"http://127.0.0.1:{visit.parts.settings.port}" if visit.parts.settings.port else "",
     )
+
+
+def _ahead_bars(visit: Visit, ahead: DueAhead) -> list[Bar]:
+    bars: list[Bar] = []
+    for place, value in enumerate(ahead.hours):
+        at = datetime.fromtimestamp((ahead.start + place * HOUR_MS) / 1000, visit.zone)
+        bars.append(Bar(value, f"{at:%m-%d %H:%M}: {number(value)}", f"{at:%H:%M}" if place % 4 == 0 else ""))
+    return bars
+
+
+async def read_problems(
+    visit: Visit,
+    look: QueueLook,
+    health: Sequence[PoolHealth],
+    processes: Sequence[ProcessState],
+    journal: JournalLag | None,
+) -> list[tuple[str, list[LiveProblem]]]:
+    """Everything that is wrong now and that the visitor may see, by kind."""
+    parts, whole = visit.parts, not visit.session.namespace
+    alerts = from_alerts(parts.registry_copy.list_records(FIRING), look, visit.sees, whole=whole)
+    paused = [line for line in look.lines if visit.sees(line.pool, line.queue.namespace)]
+    paused = [line for line in paused if is_overdue_and_paused(line)][:MOST_PAUSED]
+    topics = from_topics([one for process in processes for one in process.troubles], alerts, visit.sees)
+    covered = {one.key for one in topics}
+    found = [one for one in alerts if one.key not in covered] + topics
+    found += from_paused(paused, await overdue_ms(visit, paused))
+    if whole:
+        down = {one.pool for one in alerts if one.kind == "down"}
+        found += [
+            LiveProblem("down", f"{one.name}:down", one.name, None, values={"pool": one.name}, detail=_why(one))
+            for one in health
+            if not one.is_well and not one.stuck and one.name not in down
+        ]
+        for pool, duties in stuck_duties(processes).items():
+            found.append(
+                LiveProblem("stuck", f"{pool}:stuck", pool, None, values={"pool": pool}, detail=", ".join(duties))
+            )
+        if journal is not None and journal.is_behind:
+            values = {"backlog": size(journal.backlog), "lag_ms": journal.ship_lag_s * 1000, "count": journal.failing}
+            found.append(LiveProblem("journal", "journal", "", None, values=values))
+    hidden = snoozed(parts.registry_copy)
+    return grouped(one for one in found if one.key not in hidden)
+
+
+def _why(health: PoolHealth) -> str:
+    return health.error or (", ".join(health.info.problems) if health.info else "")
+
+
+async def overdue_ms(visit: Visit, lines: Sequence[LiveQueue]) -> dict[tuple[str, Queue], int]:
+    """How long the first ready job of each of these paused queues is overdue: stores name no next job for them."""
+    found: dict[tuple[str, Queue], int] = {}
+    for line in lines:
+        page = await visit.parts.pools.engine(line.pool).store.list_jobs(line.queue, State.READY, limit=1)
+        for job in page.jobs:
+            found[line.pool, line.queue] = max(line.counts.now - job.due_at, 0)
+    return found
+
+
+async def snooze(visit: Visit) -> Response:
+    """Hide a problem from this console for an hour. Its alert goes on."""
+    key = visit.field("key")[:500]
+    _, pool, queue = parse_key(key)
+    if queue is not None:
+        visit.check_sees(pool, queue.namespace)
+    elif visit.session.namespace and ":paused:" not in key:
+        raise Forbidden(visit.say("error.forbidden"))
+    value = msgspec.json.encode(Snooze(time.time() + SNOOZE_S, visit.session.user))
+    await visit.parts.pools.registry.put(SNOOZED, key, value)
+    await visit.parts.registry_copy.refresh()
+    await visit.log("snooze", key)
+    return visit.go(text=visit.say("trouble.snoozed"))
 
 
 def stuck_duties(processes: Sequence[ProcessState]) -> dict[str, list[str]]:
@@ -95,30 +195,32 @@ async def _ping(visit: Visit, name: str) -> PoolHealth:
     return PoolHealth(name, info, (time.perf_counter() - began) * 1000, stuck=engine.stuck)
 
 
-def firing(visit: Visit) -> list[Firing]:
-    """The problems that alerts were raised about and that are not over."""
-    records = visit.parts.registry_copy.list_records(FIRING)
-    return [msgspec.json.decode(record.value, type=Firing) for record in records]
-
-
 def _chart(visit: Visit, span: str, live: LiveFigures) -> dict[str, Any]:
     """What the page's script draws with uPlot: columns of numbers, the first of which is the time."""
     points: Sequence[RatePoint] = live.meters.history(span)
-    names = ("accepted", "delivered", "failed")
+    names = ("accepted", "finished", "failed")
+    width = SPANS_S[span]
+    frame = {"now": int(time.time()), "span": width}
     return {
         "rates": {
+            **frame,
             "labels": [visit.say(f"overview.{name}") for name in names],
+            "colors": ["--accent", "--ready", "--dead"],
             "data": [
                 [int(one.at) for one in points],
                 *[[round(one.rates.get(name, 0), 3) for one in points] for name in names],
             ],
         },
         "lateness": {
+            **frame,
+            "kind": "ms",
+            "target": visit.parts.settings.alert_lateness.total_seconds() * 1000,
             "labels": [visit.say("overview.p50"), visit.say("overview.p99")],
+            "colors": ["--faint", "--accent"],
             "data": [
                 [int(one.at) for one in points],
-                [None if one.p50 is None else one.p50 * 1000 for one in points],
-                [None if one.p99 is None else one.p99 * 1000 for one in points],
+                [None if one.p50 is None else max(round(one.p50 * 1000, 1), 1) for one in points],
+                [None if one.p99 is None else max(round(one.p99 * 1000, 1), 1) for one in points],
             ],
         },
         "count": len(points),
@@ -153,7 +255,7 @@ async def stream(visit: Visit) -> Response:
     async def events() -> AsyncIterator[bytes]:
         yield b"retry: 2000\nevent: hello\ndata: 1\n\n"
         quiet, told = 0, list[str]()
-        async for change in visit.parts.live.changes(visit.parts.draining):
+        async for change in visit.parts.live.changes(visit.parts.draining, every_s=visit.rate):
             away = [pool for pool in change.away if visit.session.pool in ("", pool)]
             if away != told:
                 told = away

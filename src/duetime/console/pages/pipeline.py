@@ -4,7 +4,6 @@ It shows what the pipelines left in the folder that the setting `lake` names; th
 """
 
 import asyncio
-import time
 from datetime import UTC, datetime
 
 from starlette.responses import FileResponse, Response
@@ -31,7 +30,6 @@ async def show_pipeline(visit: Visit) -> Response:
         setting=visit.parts.settings.lake,
         known=known,
         bars_ahead=_bars(known.forecast) if known and known.forecast else [],
-        now=int(time.time() * 1000),
     )
 
 

@@ -1,20 +1,25 @@
 """The page of all queues, and the page of one: what waits and when it falls due, its rules, its totals by day."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
+from duetime.callbacks.topic_registry import KIND as TOPICS
 from duetime.callbacks.topic_registry import TopicAddress
 from duetime.console.action_log import changes
 from duetime.console.charts import Bar
 from duetime.console.formats import number
-from duetime.console.pages.overview import day_bars
-from duetime.console.queue_looks import LiveQueue
+from duetime.console.forms import FormReader, whole_number
+from duetime.console.pages.jobs import check_queue_exists, count_retrying
+from duetime.console.pages.overview import day_bars, overdue_ms
+from duetime.console.problems import is_overdue_and_paused
+from duetime.console.queue_looks import MANY_QUEUES, LiveQueue
 from duetime.console.visit import Visit, chosen, link, queue_link
 from duetime.metrics.meters import Labels
-from duetime.model.clock import rfc3339
 from duetime.model.errors import InvalidRequest
 from duetime.model.job import DAY_MS, State
 from duetime.model.names import Queue
@@ -22,6 +27,11 @@ from duetime.stores.base import RulesChange
 from duetime.wire.messages import MAX_CAP
 
 PER_PAGE = 50
+SPARK = 60
+INTERNAL = "duetime."
+"""What the names of queues of Duetime's own begin with."""
+BATCH = ".batch-"
+"""What the name of a batch's queue has between that of its queue and its id."""
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 DUE_SPANS: Mapping[str, tuple[int, int, int]] = {
     "minutes": (MINUTE_MS, 60, 10),
@@ -40,34 +50,48 @@ SORTS: Mapping[str, Callable[[LiveQueue], Any]] = {
 }
 
 
+class QueueRow(NamedTuple):
+    """`late_ms` also counts for a paused queue; `spark` is what was finished per second, by sample."""
+
+    line: LiveQueue
+    paused: bool
+    coming: float
+    going: float
+    lateness: tuple[float | None, float | None]
+    late_ms: int
+    kind: str
+    spark: Sequence[float]
+
+
 async def list_queues(visit: Visit) -> Response:
-    """Sorted by name, only the queues of this page are counted; any other order needs the counts of all queues."""
+    """Queues without jobs are hidden unless they are asked for. Where there are many queues and the order is that of
+    their names, only the queues of this page are counted.
+    """
     live, sort = visit.parts.live, chosen(list(SORTS), visit.query.get("sort", ""))
-    wanted, counting = visit.query.get("find", "").strip(), False
-    if sort == "queue":
-        found, problems = await live.looks.names()
+    wanted, counting, idle = visit.query.get("find", "").strip(), False, visit.query.get("idle", "") == "show"
+    hidden = 0
+    found, problems = await live.looks.names()
+    if sort == "queue" and len(found) > MANY_QUEUES:
         places = sorted(place for place in found if _is_wanted(visit, wanted, *place))
     else:
         look = await live.looks.look_for_page(is_partial=visit.is_partial)
         lines = [line for line in look.lines if _is_wanted(visit, wanted, line.pool, line.queue)]
+        if not idle and not wanted:
+            busy = [line for line in lines if line.counts.total]
+            hidden, lines = len(lines) - len(busy), busy
         lines.sort(key=lambda line: (SORTS[sort](line), line.queue))
         places, problems = [(line.pool, line.queue) for line in lines], look.problems
         counting = not look.is_known
     pages = max(1, -(-len(places) // PER_PAGE))
     page = min(read_number(visit.query.get("page", ""), 1), pages)
     shown = await live.looks.lines_of(places[(page - 1) * PER_PAGE : page * PER_PAGE])
-    _, rates = await live.meters.now()
-    rules = await asyncio.gather(*(visit.parts.pools.engine(one.pool).configure(one.queue) for one in shown))
-    late = await live.meters.lateness([(one.pool, *one.queue) for one in shown])
     return visit.page(
         "queues.html",
-        rows=[
-            (line, one.paused, *_rates(rates, line), lateness)
-            for line, one, lateness in zip(shown, rules, late, strict=True)
-        ],
+        rows=await _rows(visit, shown),
         sort=sort,
-        sorts=list(SORTS),
         find=wanted,
+        idle=idle,
+        hidden=hidden,
         page=page,
         pages=pages,
         total=len(places),
@@ -77,8 +101,41 @@ async def list_queues(visit: Visit) -> Response:
     )
 
 
+async def _rows(visit: Visit, shown: Sequence[LiveQueue]) -> list[QueueRow]:
+    live = visit.parts.live
+    _, rates = await live.meters.now()
+    rules = await asyncio.gather(*(visit.parts.pools.engine(one.pool).configure(one.queue) for one in shown))
+    lateness = await live.meters.lateness([(one.pool, *one.queue) for one in shown])
+    overdue = await overdue_ms(visit, [one for one in shown if is_overdue_and_paused(one)])
+    topics = {TopicAddress.of_key(record.key) for record in visit.parts.registry_copy.list_records(TOPICS)}
+    rows: list[QueueRow] = []
+    for line, rule, late in zip(shown, rules, lateness, strict=True):
+        spark = [rate["finished"] for _, rate in live.meters.queue_history((line.pool, *line.queue))[-SPARK:]]
+        rows.append(
+            QueueRow(
+                line,
+                rule.paused,
+                *_rates(rates, line),
+                late,
+                line.late_ms or overdue.get((line.pool, line.queue), 0),
+                kind_of(line.queue, is_topic=TopicAddress(line.pool, line.queue) in topics),
+                spark if any(spark) else (),
+            )
+        )
+    return rows
+
+
+def kind_of(queue: Queue, *, is_topic: bool) -> str:
+    """What is special about a queue: topic, batch (the queue of one), internal (of Duetime itself); else empty."""
+    if queue.name.startswith(INTERNAL):
+        return "internal"
+    if is_topic:
+        return "topic"
+    return "batch" if BATCH in queue.name else ""
+
+
 def _is_wanted(visit: Visit, wanted: str, pool: str, queue: Queue) -> bool:
-    return visit.session.sees(pool, queue.namespace) and wanted.lower() in str(queue).lower()
+    return visit.sees(pool, queue.namespace) and wanted.lower() in str(queue).lower()
 
 
 def _rates(rates: Mapping[str, Mapping[Labels, float]], line: LiveQueue) -> tuple[float, float]:
@@ -92,6 +149,7 @@ def read_number(text: str, least: int = 0) -> int:
 
 async def show_queue(visit: Visit) -> Response:
     pool, queue, engine = visit.pool(), visit.queue(), visit.engine()
+    await check_queue_exists(visit, pool, queue)
     span = chosen(list(DUE_SPANS), visit.query.get("due", ""))
     [counts], [head], rules, [totals] = await asyncio.gather(
         engine.store.counts([queue]),
@@ -99,22 +157,54 @@ async def show_queue(visit: Visit) -> Response:
         engine.configure(queue),
         engine.store.totals([queue]),
     )
-    _, rates = await visit.parts.live.meters.now()
+    meters = visit.parts.live.meters
+    _, rates = await meters.now()
     line = LiveQueue(pool, queue, counts, head)
+    is_topic = await visit.parts.topics.topics.exists(TopicAddress(pool, queue))
+    overdue = await overdue_ms(visit, [line] if is_overdue_and_paused(line) else [])
+    retrying, is_all = await count_retrying(visit, counts)
+    bars = await _due_bars(visit, pool, queue, counts.now, span)
+    if "due" not in visit.query and not any(bar.value for bar in bars) and counts.delayed:
+        # The next hour is empty: show the span in which something falls due.
+        for wider in ("hours", "days"):
+            span, bars = wider, await _due_bars(visit, pool, queue, counts.now, wider)
+            if any(bar.value for bar in bars):
+                break
     return visit.page(
         "queue.html",
         line=line,
         rules=rules,
         rates=_rates(rates, line),
-        lateness=(await visit.parts.live.meters.lateness([(pool, *queue)]))[0],
+        late_ms=line.late_ms or overdue.get((pool, queue), 0),
+        lateness=(await meters.lateness([(pool, *queue)]))[0],
+        run_time=(await meters.run_times([(pool, *queue)]))[0],
+        retrying=retrying,
+        retrying_is_all=is_all,
         totals=totals.running,
         days=day_bars(visit, totals.days),
-        due=await _due_bars(visit, pool, queue, counts.now, span),
+        chart=_history_chart(visit, pool, queue),
+        due=bars,
         span=span,
         spans=list(DUE_SPANS),
-        is_topic=await visit.parts.topics.topics.exists(TopicAddress(pool, queue)),
+        kind=kind_of(queue, is_topic=is_topic),
+        is_topic=is_topic,
         states=list(State),
     )
+
+
+def _history_chart(visit: Visit, pool: str, queue: Queue) -> dict[str, Any] | None:
+    """The rates of the last hour as this process has sampled them; None while there is too little."""
+    points = visit.parts.live.meters.queue_history((pool, *queue))
+    if len(points) < 2:
+        return None
+    names = ("accepted", "finished", "failed")
+    return {
+        "now": int(time.time()),
+        "span": HOUR_MS // 1000,
+        "labels": [visit.say(f"overview.{name}") for name in names],
+        "colors": ["--accent", "--ready", "--dead"],
+        "data": [[int(at) for at, _ in points], *[[round(rates[name], 3) for _, rates in points] for name in names]],
+    }
 
 
 async def _due_bars(visit: Visit, pool: str, queue: Queue, now: int, span: str) -> list[Bar]:
@@ -124,11 +214,15 @@ async def _due_bars(visit: Visit, pool: str, queue: Queue, now: int, span: str) 
     edges = [start + width * step for step in range(count + 1)]
     found = await visit.parts.pools.engine(pool).store.due_histogram(queue, edges)
     bars: list[Bar] = []
+    day = ""
     for place, (low, value) in enumerate(zip(edges, found, strict=False)):
-        text = rfc3339(low)
-        label = text[5:10] if span == "days" else text[11:16]
+        at = datetime.fromtimestamp(low / 1000, visit.zone)
+        label = f"{at:%m-%d}" if span == "days" else f"{at:%H:%M}"
+        if span == "hours" and place % labelled == 0 and f"{at:%m-%d}" != day:
+            day = f"{at:%m-%d}"
+            label = f"{at:%m-%d %H:%M}"
         address = queue_link(pool, queue, "jobs", state="delayed", since=low, until=low + width)
-        title = f"{text[:16].replace('T', ' ')} UTC: {number(value)}"
+        title = f"{at:%Y-%m-%d %H:%M}: {number(value)}"
         bars.append(Bar(value, title, label if place % labelled == 0 else "", address))
     return bars
 
@@ -153,24 +247,18 @@ async def _switch(visit: Visit, *, paused: bool) -> Response:
 
 
 async def change_rules(visit: Visit) -> Response:
-    queue, engine = visit.queue(), visit.engine()
+    queue, engine, form = visit.queue(), visit.engine(), FormReader(visit)
     change = RulesChange(
         strict=visit.field("strict") == "on",
         expired_to_dead=visit.field("expired_to_dead") == "on",
         offline=visit.field("offline") == "on",
-        max_jobs=_cap(visit, "max_jobs"),
-        max_body=_cap(visit, "max_body"),
+        max_jobs=form.read("max_jobs", lambda text: whole_number(text, most=MAX_CAP), 0),
+        max_body=form.read("max_body", lambda text: whole_number(text, most=MAX_CAP), 0),
     )
+    form.check()
     before, after = await engine.configure(queue), await engine.configure(queue, change)
     await visit.log("rules", queue, changes(before, after, after.__struct_fields__))
     return visit.go(text=visit.say("queue.rules_done", queue=queue))
-
-
-def _cap(visit: Visit, name: str) -> int:
-    text = visit.field(name).strip() or "0"
-    if not text.isascii() or not text.isdigit() or int(text) > MAX_CAP:
-        raise InvalidRequest(f"{name}: {text[:40]!r} is not a number from 0 to {MAX_CAP}")
-    return int(text)
 
 
 async def purge(visit: Visit) -> Response:

@@ -1,29 +1,54 @@
 """The pages of topics, which are queues with a callback: register, edit, test with a transcript, count by day."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from starlette.responses import HTMLResponse, Response
 
+from duetime.callbacks.failing_topics import TopicTrouble
 from duetime.callbacks.outcome import CallbackAnswer, Verdict, judge
 from duetime.callbacks.topic_registry import KIND, TopicAddress
 from duetime.console.action_log import changes
 from duetime.console.charts import Bar
+from duetime.console.errors_seen import name_error
+from duetime.console.formats import span
+from duetime.console.forms import FormReader, FormRefused, whole_number
+from duetime.console.journal_lookup import last_calls
 from duetime.console.pages.overview import day_bar, last_days
 from duetime.console.visit import Visit, link, queue_link
+from duetime.model import backoff
+from duetime.model.clock import duration_ms
 from duetime.model.condition import parse
-from duetime.model.errors import DuetimeError, InvalidRequest, TopicNotFound
-from duetime.model.job import State
-from duetime.model.names import check_queue
-from duetime.model.topic import NEW_METHOD, NEW_SUCCESS, Method, Status, Success, Topic
+from duetime.model.errors import DuetimeError, InvalidRequest, InvalidTime, TopicExists, TopicNotFound
+from duetime.model.job import Counts, Job, State
+from duetime.model.names import Queue, check_queue
+from duetime.model.topic import (
+    DEFAULT_CAP,
+    DEFAULT_SCHEDULE,
+    NEW_METHOD,
+    NEW_SUCCESS,
+    Method,
+    Status,
+    Success,
+    Topic,
+    check_topic,
+)
 from duetime.wire.topics import SampleOut, TopicChangeIn, TopicCountsOut, TopicIn, TopicOut, change_of, topic_of
 
-PER_PAGE = 15
+T = TypeVar("T", bound=msgspec.Struct)
+
+PER_PAGE = 50
 FAILURES = 5
+CALLS = 100
+MOST_WAITS = 200
 CHECKS = ("lift_cap", "php_fields", "verify_tls")
 NUMBERS = ("cap", "in_flight", "rate")
 TEXTS = ("callback", "name", "delay", "method", "timeout", "retry_if", "schedule", "success", "priority", "creator")
+FINE = Topic(key="fine", callback="https://example.com/")
+"""A topic in which nothing is wrong."""
 
 LOGGED = [name for name in TopicOut.__struct_fields__ if name not in ("totals", "days", "secret")]
 """What the log of actions says of a topic that was edited."""
@@ -33,6 +58,46 @@ def _place(visit: Visit) -> TopicAddress:
     return TopicAddress(visit.pool(), visit.queue())
 
 
+class TopicRow(NamedTuple):
+    """`health` is ok, idle, failing, breaker, halted or offline; `success` is the share of calls today that worked."""
+
+    pool: str
+    topic: TopicOut
+    health: str
+    failures: int
+    success: float | None
+    waiting: int
+    dead: int
+    today: TopicCountsOut
+
+
+def health_of(topic: TopicOut, troubles: Sequence[TopicTrouble], today: TopicCountsOut) -> tuple[str, int]:
+    """How a topic is doing, and how many calls in a row have failed."""
+    failures = max((one.failures for one in troubles), default=0)
+    if topic.halted:
+        return "halted", failures
+    if topic.status == Status.OFFLINE:
+        return "offline", failures
+    if any(one.pause_s for one in troubles):
+        return "breaker", failures
+    if failures:
+        return "failing", failures
+    return ("ok" if today.notified else "idle"), 0
+
+
+def success_of(today: TopicCountsOut) -> float | None:
+    calls = today.notified + today.failed
+    return today.notified / calls if calls else None
+
+
+async def _troubles(visit: Visit) -> dict[str, list[TopicTrouble]]:
+    found: dict[str, list[TopicTrouble]] = {}
+    for process in await visit.parts.live.processes():
+        for trouble in process.troubles:
+            found.setdefault(trouble.topic, []).append(trouble)
+    return found
+
+
 async def list_topics(visit: Visit) -> Response:
     await visit.parts.registry_copy.refresh()
     places = [TopicAddress.of_key(record.key) for record in visit.parts.registry_copy.list_records(KIND)]
@@ -40,7 +105,7 @@ async def list_topics(visit: Visit) -> Response:
     find = visit.query.get("find", "").strip().lower()
     rows: list[tuple[str, TopicOut]] = []
     for pool, namespace in spaces:
-        if visit.session.sees(pool, namespace) and pool in visit.parts.pools:
+        if visit.sees(pool, namespace) and pool in visit.parts.pools:
             rows += [(pool, one) for one in await visit.parts.topics.list_topics(pool, namespace)]
     rows = [(pool, one) for pool, one in rows if find in one.topic.lower() or find in one.name.lower()]
     pages = max(1, -(-len(rows) // PER_PAGE))
@@ -48,12 +113,35 @@ async def list_topics(visit: Visit) -> Response:
     page = min(max(int(given), 1), pages) if given.isdigit() and len(given) < 6 else 1
     return visit.page(
         "topics.html",
-        rows=[(pool, one, today(one)) for pool, one in rows[(page - 1) * PER_PAGE : page * PER_PAGE]],
+        rows=await _rows(visit, rows[(page - 1) * PER_PAGE : page * PER_PAGE]),
         find=find,
         page=page,
         pages=pages,
         total=len(rows),
     )
+
+
+async def _rows(visit: Visit, topics: Sequence[tuple[str, TopicOut]]) -> list[TopicRow]:
+    troubles, found = await _troubles(visit), list[TopicRow]()
+    by_pool: dict[str, list[Queue]] = {}
+    for pool, topic in topics:
+        by_pool.setdefault(pool, []).append(Queue(topic.namespace, topic.topic))
+    counts: dict[tuple[str, Queue], Counts] = {}
+    for pool, queues in by_pool.items():
+        try:
+            counted = await visit.parts.pools.engine(pool).store.counts(queues)
+        except DuetimeError:
+            continue  # the pool does not answer; the topic's own numbers are missing, too
+        counts |= {(pool, queue): one for queue, one in zip(queues, counted, strict=True)}
+    for pool, topic in topics:
+        queue, of_today = Queue(topic.namespace, topic.topic), today(topic)
+        own = troubles.get(TopicAddress(pool, queue).key, [])
+        count = counts.get((pool, queue), Counts())
+        waiting = count.ready + count.delayed + count.leased
+        found.append(
+            TopicRow(pool, topic, *health_of(topic, own, of_today), success_of(of_today), waiting, count.dead, of_today)
+        )
+    return found
 
 
 def today(topic: TopicOut) -> TopicCountsOut:
@@ -69,29 +157,51 @@ async def _page(visit: Visit, *, sample: SampleOut | None = None, secret: str = 
     topic = await visit.parts.topics.get(place)
     store = visit.parts.pools.engine(place.pool).store
     [counts] = await store.counts([place.queue])
-    dead = await store.list_jobs(place.queue, State.DEAD, limit=FAILURES)
+    failures = visit.services.failures
+    await failures.refresh(within_s=0.2)
+    newest = islice(failures.newest(visit.session.sees, only=(place.pool, place.queue)), FAILURES)
+    ids = [job.id for _, job in newest]
+    dead: Sequence[Job | None] = await store.get(place.queue, ids) if ids else ()
+    troubles = (await _troubles(visit)).get(place.key, [])
+    calls = await last_calls(visit.parts.settings, place.pool, place.queue, CALLS)
+    times = sorted(call.ms for call in calls)
     return visit.page(
         "topic.html",
         pool=place.pool,
         queue=place.queue,
         topic=topic,
         counts=counts,
-        failures=dead.jobs,
-        troubles=[
-            trouble
-            for process in await visit.parts.live.processes()
-            for trouble in process.troubles
-            if trouble.topic == place.key
-        ],
+        failures=[(job, name_error(job.error)) for job in dead if job is not None and job.state is State.DEAD],
+        troubles=troubles,
+        health=health_of(topic, troubles, today(topic)),
+        success=success_of(today(topic)),
+        calls=calls,
+        p95=times[int(len(times) * 0.95)] if times else None,
         today=today(topic),
         days=[(name, _bars(topic, name)) for name in ("written", "notified", "failed")],
         sample=sample,
         secret=secret,
+        schedule=schedule_words(visit, topic.schedule, topic.cap),
         condition=checked.get("condition", topic.retry_if),
         answer=checked.get("answer", '{"code": 500, "msg": "busy"}'),
         verdict=checked.get("verdict", ""),
         **_options(),
     )
+
+
+def schedule_words(visit: Visit, schedule: str, cap: int) -> str:
+    """`1 m, 3 m, 5 m ... 12 tries over 2 h`; empty for a schedule that cannot be read."""
+    try:
+        policy = backoff.parse(schedule)
+    except DuetimeError:
+        return ""
+    if isinstance(policy, backoff.Exponential):
+        policy = backoff.Exponential(policy.base_ms, policy.factor, policy.cap_ms, jitter=0)
+    waits = [policy.delay_ms(number) for number in range(1, min(cap, MOST_WAITS) + 1)]
+    if not waits:
+        return visit.say("topic.no_retries")
+    first = ", ".join(span(wait, visit.units) for wait in waits[:3]) + (" …" if len(waits) > 3 else "")
+    return visit.say("topic.schedule_words", waits=first, tries=cap + 1, span=span(sum(waits), visit.units))
 
 
 def _options() -> dict[str, Any]:
@@ -104,8 +214,28 @@ def _bars(topic: TopicOut, name: str) -> list[Bar]:
 
 
 async def show_new_topic(visit: Visit) -> Response:
+    """An empty form, or one with the settings of another topic."""
+    like: TopicOut | None = None
+    if visit.query.get("like"):
+        queue = check_queue(visit.query.get("namespace", ""), visit.query["like"])
+        visit.check_sees(visit.pool(), queue.namespace)
+        like = await visit.parts.topics.get(TopicAddress(visit.pool(), queue))
     new = {"new_method": NEW_METHOD, "new_success": NEW_SUCCESS}
-    return visit.page("topic_new.html", pools=visit.parts.pools.names, topic=None, **new, **_options())
+    return visit.page(
+        "topic_new.html",
+        pools=visit.parts.pools.names,
+        topic=like,
+        schedule=schedule_words(visit, like.schedule if like else DEFAULT_SCHEDULE, like.cap if like else DEFAULT_CAP),
+        **new,
+        **_options(),
+    )
+
+
+async def show_schedule(visit: Visit) -> Response:
+    """What a retry schedule means that somebody is typing."""
+    cap = visit.query.get("cap", "0")
+    number = int(cap) if cap.isascii() and cap.isdigit() and len(cap) < 6 else 0
+    return _text(visit, schedule_words(visit, visit.query.get("schedule", "")[:200], number))
 
 
 async def check_key(visit: Visit) -> Response:
@@ -129,46 +259,84 @@ def _text(visit: Visit, text: str) -> Response:
 # --- actions
 
 
-def _fields(visit: Visit) -> dict[str, Any]:
-    """What the form says, in the words of the API's messages. Raises InvalidRequest."""
-    fields: dict[str, Any] = {name: visit.field(name).strip() for name in TEXTS if visit.field(name).strip()}
-    fields |= {name: "" for name in ("retry_if", "name", "creator") if not visit.field(name).strip()}
+def _read(visit: Visit, kind: type[T]) -> T:
+    """What the form says, in the words of the API's messages. Raises FormRefused with all that is wrong."""
+    form = FormReader(visit)
+    texts = {name: visit.field(name).strip() for name in TEXTS}
+    fields: dict[str, Any] = {name: text for name, text in texts.items() if text}
+    fields |= {name: "" for name in ("retry_if", "name", "creator") if not texts[name]}
     fields |= {name: visit.field(name) == "on" for name in CHECKS}
     for name in NUMBERS:
-        text = visit.field(name).strip()
-        if not text:
-            continue
-        if not text.isascii() or not text.isdigit() or len(text) > 9:
-            raise InvalidRequest(f"{name}: {text[:40]!r} is not a number")
-        fields[name] = int(text)
+        if visit.field(name).strip():
+            fields[name] = form.read(name, whole_number, 0)
+    for name in ("delay", "timeout"):
+        if name in fields:
+            fields[name] = form.read(name, lambda text: f"{_duration(visit, text)}ms", "0")
     fields["alert"] = visit.field("alert").replace(",", " ").split()
     secret = visit.field("secret")
     if secret in ("new", "none"):
         fields["secret"] = "" if secret == "none" else "new"
-    return fields
-
-
-def _read(fields: dict[str, Any], kind: type[msgspec.Struct]) -> Any:
+    if not texts["callback"]:
+        form.refuse("callback", visit.say("form.required"))
+    if kind is TopicIn:
+        queue = form.read("topic", lambda text: check_queue("default", text.strip()), Queue("default", "x"))
+        form.read("namespace", lambda text: check_queue(text.strip(), "x"), queue)
+        fields["topic"] = queue.name
+    _check_each(form, fields)
+    form.check()
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(str(error)) from None
+        said, _, path = str(error).partition(" - at `$.")
+        raise FormRefused({path.strip("`").partition("[")[0]: said}) from None
+
+
+def _duration(visit: Visit, text: str) -> int:
+    try:
+        return duration_ms(text.strip())
+    except InvalidTime:
+        when = visit.read_time(text)
+        if when.delay_ms is None or when.delay_ms < 0:
+            raise
+        return when.delay_ms
+
+
+def _check_each(form: FormReader, fields: Mapping[str, Any]) -> None:
+    """Check every field as if all others were right, so that all errors are found, not only the first."""
+    for name, value in fields.items():
+        if name in form.errors or name in ("topic", "secret"):
+            continue
+        try:
+            message = msgspec.convert({name: value}, TopicChangeIn)
+            check_topic(msgspec.structs.replace(FINE, **change_of(message)))
+        except msgspec.ValidationError as error:
+            form.refuse(name, str(error).partition(" - at")[0])
+        except DuetimeError as error:
+            form.refuse(name, error.message)
 
 
 async def add_topic(visit: Visit) -> Response:
-    queue = check_queue(visit.field("namespace").strip(), visit.field("topic").strip())
+    message = _read(visit, TopicIn)
+    queue = check_queue(visit.field("namespace").strip(), message.topic)
     visit.check_sees(visit.pool(), queue.namespace)
-    message = _read({**_fields(visit), "topic": queue.name}, TopicIn)
-    await visit.parts.topics.add(TopicAddress(visit.pool(), queue), topic_of(message))
+    try:
+        await visit.parts.topics.add(TopicAddress(visit.pool(), queue), topic_of(message))
+    except TopicExists:
+        raise FormRefused({"topic": visit.say("topic.key_taken")}) from None
+    except InvalidRequest as error:
+        raise FormRefused({error.fields.get("path", "").removeprefix("$."): error.message}) from None
     await visit.log("add-topic", queue, message.callback)
     return visit.go(queue_link(visit.pool(), queue, "topic"), visit.say("topic.added", topic=queue.name))
 
 
 async def edit_topic(visit: Visit) -> Response:
     place = _place(visit)
-    message = _read(_fields(visit), TopicChangeIn)
+    message = _read(visit, TopicChangeIn)
     before = await visit.parts.topics.get(place)
-    edited = await visit.parts.topics.edit(place, change_of(message))
+    try:
+        edited = await visit.parts.topics.edit(place, change_of(message))
+    except InvalidRequest as error:
+        raise FormRefused({error.fields.get("path", "").removeprefix("$."): error.message}) from None
     await visit.log(
         "edit-topic", place.queue, changes(before, edited, LOGGED) + (", a new secret" if edited.secret else "")
     )

@@ -1,47 +1,79 @@
-// Everything works without this file. It draws the two live charts, says whether the page is live, and asks before
-// something is removed for good.
+// Everything works without this file. It draws the live charts, says whether the page is live, asks before something is
+// removed for good, copies, fills in times, and listens to a few keys.
 "use strict";
 
 const charts = new Map();
+const $ = (id) => document.getElementById(id);
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-function color(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+function zoned(at) {
+  return uPlot.tzDate(new Date(at * 1000), document.body.dataset.zone || "Etc/UTC");
+}
+const two = (number) => String(number).padStart(2, "0");
+function clock(at, long) {
+  const day = zoned(at);
+  const time = `${two(day.getHours())}:${two(day.getMinutes())}`;
+  return long ? `${two(day.getMonth() + 1)}-${two(day.getDate())} ${time}:${two(day.getSeconds())}` : time;
+}
+
+// The lateness chart has a logarithmic axis of milliseconds; its values are shown as people say them.
+function spoken(ms) {
+  if (ms == null) return "–";
+  for (const [unit, size] of [["d", 864e5], ["h", 36e5], ["m", 6e4], ["s", 1e3]]) if (ms >= size) return `${+(ms / size).toFixed(ms < size * 10 ? 1 : 0)} ${unit}`;
+  return `${+ms.toFixed(ms < 10 ? 1 : 0)} ms`;
 }
 
 function draw(element) {
   if (!window.uPlot || !element.dataset.chart) return;
-  const { labels, data } = JSON.parse(element.dataset.chart);
+  const { labels, data, colors, span, kind, now, target, days } = JSON.parse(element.dataset.chart);
   const known = charts.get(element.id);
   if (known && known.root.isConnected && known.labels === labels.join()) {
+    known.range = [now - span, now];
     known.setData(data);
     return;
   }
-  const lines = ["--accent", "--ready", "--dead"];
-  const value = (_, raw) => (raw == null ? "" : raw.toLocaleString(document.documentElement.lang));
-  // Times are UTC, as everywhere in the console.
-  const clock = (at) => new Date(at * 1000).toISOString();
-  const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } };
+  const isTime = kind === "ms";
+  const value = (_, raw) => (raw == null ? "–" : isTime ? spoken(raw) : raw.toLocaleString(document.documentElement.lang));
+  const axis = { stroke: color("--faint"), font: `11px ${color("--sans")}`, grid: { stroke: color("--line"), width: 1 }, ticks: { show: false } };
   element.replaceChildren();
   const chart = new uPlot(
     {
       width: element.clientWidth,
-      height: 200,
-      padding: [null, 32, null, null],
+      height: 190,
+      padding: [8, 8, 0, 0],
       legend: { live: true },
       cursor: { y: false },
-      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
-      scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } },
-      axes: [{ ...axis, values: (_, ticks) => ticks.map((at) => clock(at).slice(11, at % 60 ? 19 : 16)), space: 70 }, { ...axis, size: 70 }],
+      tzDate: zoned,
+      scales: {
+        // The axis always spans the time that was chosen, with a gap where nothing is known.
+        x: { range: (plot) => plot.range || [now - span, now] },
+        y: isTime
+          ? { distr: 3, range: (_, low, high) => [1, Math.max(10 ** Math.ceil(Math.log10(Math.max(high || 0, target || 0, 100))), 100)] }
+          : { range: (_, low, high) => [0, Math.max((high || 0) * 1.08, 1)] },
+      },
+      axes: [
+        { ...axis, values: (_, ticks) => ticks.map((at) => (days ? clock(at, true).slice(0, 5) : clock(at))), space: 70, size: 28 },
+        { ...axis, size: 52, ...(isTime ? { splits: (plot) => [0, 1, 2, 3, 4, 5, 6, 7, 8].map((one) => 10 ** one).filter((one) => one <= plot.scales.y.max) } : {}), values: (_, ticks) => ticks.map((one) => (one == null ? "" : isTime ? spoken(one) : one.toLocaleString())) },
+      ],
+      hooks: {
+        draw: [
+          (plot) => {
+            if (!target) return;
+            const y = plot.valToPos(target, "y", true);
+            plot.ctx.save();
+            plot.ctx.strokeStyle = color("--leased");
+            plot.ctx.setLineDash([5, 5]);
+            plot.ctx.beginPath();
+            plot.ctx.moveTo(plot.bbox.left, y);
+            plot.ctx.lineTo(plot.bbox.left + plot.bbox.width, y);
+            plot.ctx.stroke();
+            plot.ctx.restore();
+          },
+        ],
+      },
       series: [
-        { label: "UTC", value: (_, at) => (at == null ? "" : clock(at).slice(0, 19).replace("T", " ")) },
-        ...labels.map((label, place) => ({
-          label,
-          value,
-          stroke: color(lines[place]),
-          width: 2,
-          spanGaps: true,
-          points: { show: data[0].length < 3 },
-        })),
+        { label: " ", value: (_, at) => (at == null ? "" : clock(at, true)) },
+        ...labels.map((label, place) => ({ label, value, stroke: color(colors[place]), width: 1.5, spanGaps: false, points: { show: data[0].length < 3 } })),
       ],
     },
     data,
@@ -50,42 +82,48 @@ function draw(element) {
   chart.labels = labels.join();
   charts.set(element.id, chart);
 }
-
-function drawAll() {
-  document.querySelectorAll(".chart").forEach(draw);
-}
+const drawAll = () => document.querySelectorAll(".chart").forEach(draw);
 
 // Why the page may be old: the server or a store does not answer. Nothing here means that it is live.
 const troubles = new Map();
-
 function say(who, text) {
   if (text) troubles.set(who, text);
   else troubles.delete(who);
-  const state = document.getElementById("live-state");
-  const lost = document.getElementById("lost");
   const on = troubles.size === 0;
+  const state = $("live-state");
   if (state) {
     state.textContent = on ? state.dataset.on : state.dataset.off;
     state.classList.toggle("on", on);
   }
-  if (lost) {
-    lost.hidden = on;
-    lost.textContent = [...troubles.values()][0] || "";
-  }
+  $("lost").hidden = on;
+  $("lost").textContent = [...troubles.values()][0] || "";
 }
-
-function noServer() {
-  const lost = document.getElementById("lost");
-  if (lost) say("server", lost.dataset.server);
-}
-
+const noServer = () => $("lost") && say("server", $("lost").dataset.server);
 function away(event) {
   const pools = JSON.parse(event.data);
-  say("store", pools.length ? document.getElementById("lost").dataset.store.replace("{pools}", pools.join(", ")) : "");
+  say("store", pools.length ? $("lost").dataset.store.replace("{pools}", pools.join(", ")) : "");
 }
+document.addEventListener("htmx:sseOpen", (event) => {
+  say("server", "");
+  say("store", "");
+  event.detail.source.addEventListener("away", away);
+});
+for (const name of ["htmx:sseError", "htmx:sseClose", "htmx:sendError"]) document.addEventListener(name, noServer);
+document.addEventListener("htmx:afterSwap", drawAll);
+// A tab that nobody looks at asks for nothing, and catches up when it is shown again.
+document.addEventListener("htmx:beforeRequest", (event) => {
+  const busy = document.querySelector("#live .drop[open], #live input:focus, #live input:checked");
+  if (event.detail.elt.id === "live" && (document.hidden || busy)) event.preventDefault();
+});
+document.addEventListener("visibilitychange", () => !document.hidden && $("live") && window.htmx && htmx.trigger("#live", "sse:tick"));
 
-document.addEventListener("DOMContentLoaded", () => {
+function ready() {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const root = document.body.dataset.root;
+  if (zone && !document.cookie.includes(`duetime_zone=${encodeURIComponent(zone)}`)) document.cookie = `duetime_zone=${encodeURIComponent(zone)}; path=${root}; max-age=31536000; samesite=lax`;
+  document.querySelectorAll("[data-copy][hidden], [data-pick][hidden]").forEach((button) => (button.hidden = false));
   drawAll();
+  count();
   // The chart of a page that is refreshed stays; only its numbers come from the new page.
   if (window.Idiomorph) {
     Idiomorph.defaults.callbacks.beforeNodeMorphed = (node, fresh) => {
@@ -96,36 +134,100 @@ document.addEventListener("DOMContentLoaded", () => {
       }
       return true;
     };
-    // What somebody has unfolded stays so.
-    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => name !== "open" || node.tagName !== "DETAILS";
+    // What somebody has unfolded stays so, and so do buttons that only work with this file.
+    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS") && !(name === "hidden" && node.dataset && (node.dataset.copy || node.dataset.pick));
   }
-});
-window.addEventListener("resize", () => {
-  charts.forEach((chart) => chart.setSize({ width: chart.root.parentElement.clientWidth, height: 200 }));
-});
+  const toast = document.querySelector(".toast:not(.problem)");
+  if (toast) setTimeout(() => toast.matches(":hover, :focus-within") || toast.remove(), 12000);
+}
+document.addEventListener("DOMContentLoaded", ready);
+window.addEventListener("resize", () => charts.forEach((chart) => chart.setSize({ width: chart.root.parentElement.clientWidth, height: 190 })));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   charts.clear();
   drawAll();
 });
 
-document.addEventListener("htmx:sseOpen", (event) => {
-  say("server", "");
-  say("store", "");
-  event.detail.source.addEventListener("away", away);
-});
-document.addEventListener("htmx:sseError", noServer);
-document.addEventListener("htmx:sseClose", noServer);
-document.addEventListener("htmx:sendError", noServer);
-document.addEventListener("htmx:afterSwap", drawAll);
-
+// A question that names what will happen, before a form is sent.
 document.addEventListener("submit", (event) => {
-  const question = event.target.dataset.confirm;
-  if (question && !window.confirm(question)) event.preventDefault();
+  const form = event.target;
+  const asked = event.submitter && event.submitter.dataset.ask ? event.submitter : form;
+  if (!asked.dataset.ask || form.dataset.sure) return;
+  event.preventDefault();
+  const dialog = $("ask");
+  const yes = dialog.querySelector("button[value=yes]");
+  dialog.querySelector("h2").textContent = asked.dataset.ask;
+  dialog.querySelector("p").textContent = asked.dataset.detail;
+  yes.textContent = asked.dataset.button || (event.submitter ? event.submitter.textContent : "OK");
+  yes.className = "danger" in asked.dataset ? "solid-bad" : "primary";
+  dialog.onclose = () => {
+    if (dialog.returnValue !== "yes") return;
+    form.dataset.sure = "1";
+    form.requestSubmit(event.submitter);
+    delete form.dataset.sure;
+  };
+  dialog.returnValue = "";
+  dialog.showModal();
 });
+
+// How many rows are ticked, in the bar that acts on them.
+function count() {
+  document.querySelectorAll("[data-selected]").forEach((bar) => {
+    const ticked = document.querySelectorAll(`input[name="${bar.dataset.selected}"]:checked`).length;
+    bar.hidden = !ticked;
+    const text = bar.querySelector("[data-text]");
+    if (text) text.textContent = text.dataset.text.replace("{count}", ticked);
+  });
+}
 document.addEventListener("change", (event) => {
-  if (event.target.matches("[data-all]")) {
-    document.querySelectorAll(`input[name="${event.target.dataset.all}"]`).forEach((box) => {
-      box.checked = event.target.checked;
-    });
+  const all = event.target.dataset && event.target.dataset.all;
+  if (all) document.querySelectorAll(`input[name="${all}"]`).forEach((box) => (box.checked = event.target.checked));
+  if (event.target.type === "checkbox") count();
+});
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button");
+  document.querySelectorAll(".drop[open]").forEach((one) => one.contains(event.target) || one.classList.contains("burger") || one.removeAttribute("open"));
+  if (!button) return;
+  const { copy, fill, pick } = button.dataset;
+  if (copy) {
+    await navigator.clipboard.writeText($(copy).textContent);
+    button.classList.add("done");
+    setTimeout(() => button.classList.remove("done"), 1200);
   }
+  if (fill) put($(fill), button.dataset.text);
+  if (pick) {
+    const field = $(pick);
+    const picker = Object.assign(document.createElement("input"), { type: "datetime-local", className: "picker" });
+    picker.setAttribute("aria-label", button.getAttribute("aria-label"));
+    picker.onchange = () => put(field, picker.value.replace("T", " "));
+    field.after(picker);
+    button.remove();
+    picker.focus();
+    if (picker.showPicker) picker.showPicker();
+  }
+});
+function put(field, text) {
+  field.value = text;
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+  field.dispatchEvent(new Event("change", { bubbles: true }));
+}
+
+let before = "";
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") document.querySelectorAll(".drop[open]").forEach((one) => one.removeAttribute("open"));
+  const typing = event.target.matches("input, textarea, select, [contenteditable]");
+  const find = $("find");
+  if (find && ((event.key === "/" && !typing) || (event.key === "k" && (event.ctrlKey || event.metaKey)))) {
+    event.preventDefault();
+    find.focus();
+    find.select();
+    return;
+  }
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const root = document.body.dataset.root;
+  const pages = { o: "/", q: "/queues", j: "/jobs", f: "/failures", t: "/topics", w: "/workers", b: "/batches" };
+  if (before === "g" && pages[event.key]) location.href = root + pages[event.key];
+  if (event.key === "?" && $("keys")) $("keys").showModal();
+  if (event.key === "p") document.querySelector(`button[name=rate][value="${document.querySelector("main[sse-connect]") ? 0 : 1}"]`)?.click();
+  before = event.key === "g" ? "g" : "";
 });

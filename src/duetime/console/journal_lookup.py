@@ -1,0 +1,214 @@
+"""What the journal on this machine's disk says about jobs, also after they are gone: one job's life, the jobs whose ids
+begin with a text, and the last calls of a topic. Each is read in a thread, for a few seconds at most.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from duetime.journal.events import ENDS, Entry, read_line
+from duetime.journal.options import options_of
+from duetime.journal.reader import lives_of, read_job
+from duetime.journal.segments import nodes, segments
+from duetime.model.job import Event
+from duetime.model.names import Queue
+from duetime.model.settings import Settings
+
+WITHIN_S = 3.0
+MOST_IDS = 50
+TAIL = 4_194_304
+"""Bytes at the end of the newest segments in which the last calls of a topic are looked for."""
+
+
+class JobTry(NamedTuple):
+    """One delivery of a job. Times are epoch milliseconds, 0 where unknown.
+
+    `outcome` is the event that ended the try (acked, released, dead, lease_expired, given_back ...), empty while it
+    runs; `retry_at` is when the next try was due; `status` and `ms` belong to a callback.
+    """
+
+    number: int
+    started: int
+    late_ms: int
+    ended: int
+    outcome: str
+    reason: str
+    error: str
+    retry_at: int
+    node: str
+    status: int
+    ms: int
+
+
+class JobTimeline(NamedTuple):
+    """One list of entries per incarnation of the id, oldest first.
+
+    `has_journal` says whether this machine has a journal; `is_cut`, whether there was no time to read all of it.
+    """
+
+    lives: Sequence[Sequence[Entry]]
+    has_journal: bool
+    is_cut: bool = False
+
+    @property
+    def ends(self) -> frozenset[str]:
+        return frozenset(ENDS)
+
+    @property
+    def tries(self) -> list[JobTry]:
+        """The tries of the last incarnation, oldest first."""
+        return tries_of(self.lives[-1]) if self.lives else []
+
+
+class JournaledJob(NamedTuple):
+    pool: str
+    queue: Queue
+    id: str
+    last: Entry
+
+
+def _folder(settings: Settings) -> Path | None:
+    options = options_of(settings)
+    return options.folder if options is not None and options.folder.is_dir() else None
+
+
+async def read_timeline(settings: Settings, pool: str, queue: Queue, job_id: str, *, born: int) -> JobTimeline:
+    """Skips the files that were closed before the job was `born`."""
+    folder = _folder(settings)
+    if folder is None:
+        return JobTimeline((), has_journal=False)
+
+    def read() -> JobTimeline:
+        deadline = time.monotonic() + WITHIN_S
+        entries: list[Entry] = []
+        cut = False
+        for item in read_job(folder, job_id, since_ms=born):
+            if isinstance(item, Entry) and (item.pool, item.namespace, item.queue) == (pool, *queue):
+                entries.append(item)
+            if time.monotonic() > deadline:
+                cut = True
+                break
+        return JobTimeline(lives_of(entries), has_journal=True, is_cut=cut)
+
+    return await asyncio.to_thread(read)
+
+
+def tries_of(life: Sequence[Entry]) -> list[JobTry]:
+    """One row per attempt, from what the journal says about it."""
+    by_attempt: dict[int, list[Entry]] = {}
+    for entry in life:
+        if entry.attempt:
+            by_attempt.setdefault(entry.attempt, []).append(entry)
+    found: list[JobTry] = []
+    for attempt, entries in sorted(by_attempt.items()):
+        delivered = next((one for one in entries if one.event is Event.DELIVERED), None)
+        called = next((one for one in entries if one.event is Event.NOTIFIED), None)
+        ends = [one for one in entries if one.event in TRY_ENDS]
+        end = ends[0] if ends else None
+        found.append(
+            JobTry(
+                attempt,
+                delivered.ts if delivered else 0,
+                max(delivered.ts - delivered.due_at, 0) if delivered else 0,
+                end.ts if end else 0,
+                str(end.event) if end else "",
+                end.reason if end else "",
+                end.error if end else "",
+                end.due_at if end and end.event is Event.RELEASED else 0,
+                (end or delivered or entries[0]).node,
+                called.status if called else 0,
+                called.ms if called else 0,
+            )
+        )
+    return found
+
+
+TRY_ENDS = frozenset(
+    {Event.ACKED, Event.RELEASED, Event.DEAD, Event.LEASE_EXPIRED, Event.GIVEN_BACK, Event.CANCELLED, Event.REPLACED}
+)
+
+
+async def find_ids(settings: Settings, beginning: str) -> tuple[list[JournaledJob], bool]:
+    """The jobs of the last days whose ids begin with this text, newest first; and whether all of the journal was read.
+
+    The newest segments are read first.
+    """
+    folder = _folder(settings)
+    if folder is None:
+        return [], True
+    needle = b'"id":' + msgspec.json.encode(beginning)[:-1]
+
+    def read() -> tuple[list[JournaledJob], bool]:
+        deadline, found = time.monotonic() + WITHIN_S, dict[tuple[str, Queue, str], Entry]()
+        for path in _newest_segments(folder):
+            if time.monotonic() > deadline:
+                return _newest(found), False
+            for entry in _lines_with(path, needle):
+                if not entry.id.startswith(beginning) or entry.event is Event.NOTIFIED:
+                    continue
+                key = (entry.pool, Queue(entry.namespace, entry.queue), entry.id)
+                known = found.get(key)
+                if known is None and len(found) >= MOST_IDS:
+                    continue
+                if known is None or (entry.born, entry.attempt, entry.ts) >= (known.born, known.attempt, known.ts):
+                    found[key] = entry
+        return _newest(found), True
+
+    return await asyncio.to_thread(read)
+
+
+def _newest(found: dict[tuple[str, Queue, str], Entry]) -> list[JournaledJob]:
+    jobs = [JournaledJob(*key, entry) for key, entry in found.items()]
+    return sorted(jobs, key=lambda one: -one.last.ts)
+
+
+async def last_calls(settings: Settings, pool: str, queue: Queue, most: int) -> list[Entry]:
+    """The last calls of a topic that this machine's journal has, newest first."""
+    folder = _folder(settings)
+    if folder is None:
+        return []
+
+    def read() -> list[Entry]:
+        deadline, found = time.monotonic() + WITHIN_S, list[Entry]()
+        for path in _newest_segments(folder)[:8]:
+            for entry in _lines_with(path, b'"event":"notified"', tail=TAIL):
+                if (entry.pool, entry.namespace, entry.queue) == (pool, *queue):
+                    found.append(entry)
+            if time.monotonic() > deadline or len(found) >= most:
+                break
+        return sorted(found, key=lambda one: -one.ts)[:most]
+
+    return await asyncio.to_thread(read)
+
+
+def _newest_segments(folder: Path) -> list[Path]:
+    found: list[tuple[float, Path]] = []
+    for node in nodes(folder):
+        for segment in segments(node):
+            try:
+                found.append((segment.path.stat().st_mtime, segment.path))
+            except FileNotFoundError:  # sealed or deleted meanwhile
+                continue
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _lines_with(path: Path, needle: bytes, tail: int = 0) -> Iterator[Entry]:
+    try:
+        with path.open("rb") as file:
+            if tail:
+                file.seek(max(path.stat().st_size - tail, 0))
+            content = file.read()
+    except FileNotFoundError:
+        return
+    at = content.find(needle)
+    while at >= 0:
+        start, end = content.rfind(b"\n", 0, at) + 1, content.find(b"\n", at) + 1
+        if end:
+            with suppress(ValueError):  # damage is reported by `duetime history` and the audit
+                yield read_line(content[start:end])
+        at = content.find(needle, end or at + 1)

@@ -1,0 +1,134 @@
+"""The page Alerts: what was wrong before, who receives alerts, and the mail server."""
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+
+import msgspec
+from starlette.responses import Response
+
+from duetime.alerts.problems import KEY, PAST, SETTINGS, AlertSettings, change_settings, read_past, read_settings
+from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
+from duetime.console.forms import FormReader, FormRefused, whole_number
+from duetime.console.pages.overview import pool_health, read_problems
+from duetime.console.visit import Visit
+from duetime.model.errors import InvalidRequest, InvalidSettings, NotFound
+from duetime.model.masking import mask
+from duetime.model.names import check_channel, is_mail
+
+MOST_PORT = 65_535
+
+
+async def show_alerts(visit: Visit) -> Response:
+    parts = visit.parts
+    await parts.registry_copy.refresh()
+    settings = read_settings(parts.registry_copy.get(SETTINGS, KEY))
+    look = await parts.live.looks.look()
+    problems = await read_problems(
+        visit, look, await pool_health(visit), await parts.live.processes(), await parts.live.meters.journal()
+    )
+    addresses = [*settings.addresses, *settings.channels.values()]
+    return visit.page(
+        "alerts.html",
+        problems=problems,
+        past=read_past(parts.registry_copy.get(PAST, KEY)),
+        addresses=[mask(address) for address in settings.addresses],
+        channels={name: mask(address) for name, address in settings.channels.items()},
+        mail_server=settings.mail_server,
+        needs_mail_server=settings.mail_server is None and any(is_mail(one) for one in addresses),
+        can_send=find_spec("apprise") is not None,
+    )
+
+
+async def _change(visit: Visit, change: Callable[[AlertSettings], AlertSettings]) -> None:
+    await change_settings(visit.parts.pools.registry, change)
+    await visit.parts.registry_copy.refresh()
+
+
+async def add_address(visit: Visit) -> Response:
+    """With a name the address is a channel for topics; without one it receives every alert."""
+    form = FormReader(visit)
+    address = form.read("address", lambda text: _check(text.strip()), "")
+    name = form.read("channel", lambda text: check_channel(text.strip()) if text.strip() else "", "")
+    form.check()
+    if name:
+        await _change(visit, lambda old: msgspec.structs.replace(old, channels={**old.channels, name: address}))
+    else:
+        await _change(
+            visit,
+            lambda old: msgspec.structs.replace(old, addresses=tuple(dict.fromkeys([*old.addresses, address]))),
+        )
+    await visit.log("add-address", mask(address), name)
+    return visit.go(text=visit.say("alert.added", address=mask(address)))
+
+
+def _check(address: str) -> str:
+    try:
+        return check_address(address)
+    except InvalidSettings as missing:  # apprise is not installed
+        raise InvalidRequest(missing.message) from None
+
+
+async def remove_address(visit: Visit) -> Response:
+    """The address is named by the text that the page shows, with its secrets masked, or by its channel."""
+    shown, name = visit.field("address"), visit.field("channel")
+
+    def without(old: AlertSettings) -> AlertSettings:
+        if name:
+            return msgspec.structs.replace(old, channels={key: one for key, one in old.channels.items() if key != name})
+        left = old.without_address(shown)
+        if left == old:
+            raise NotFound(visit.say("alert.no_address"))
+        return left
+
+    await _change(visit, without)
+    await visit.log("remove-address", shown or name)
+    return visit.go(text=visit.say("alert.removed", address=shown or name))
+
+
+async def set_mail_server(visit: Visit) -> Response:
+    form = FormReader(visit)
+    port = form.read("port", lambda text: whole_number(text, most=MOST_PORT), 0)
+    for name in ("host", "sender"):
+        if not visit.field(name).strip():
+            form.refuse(name, visit.say("form.required"))
+    form.check()
+
+    def with_server(old: AlertSettings) -> AlertSettings:
+        # The page never shows the password, so an empty field keeps it.
+        kept = old.mail_server.password if old.mail_server else ""
+        server = MailServer(
+            visit.field("host").strip(),
+            visit.field("sender").strip(),
+            port,
+            visit.field("user").strip(),
+            visit.field("password") or kept,
+            security=visit.field("security"),
+        )
+        mail_url(server, server.sender)
+        return msgspec.structs.replace(old, mail_server=server)
+
+    await _change(visit, with_server)
+    await visit.log("mail-server", visit.field("host"))
+    return visit.go(text=visit.say("alert.mail_saved"))
+
+
+async def test_alert(visit: Visit) -> Response:
+    """Send a test, and say for each address that was not reached why."""
+    settings = read_settings(await visit.parts.pools.registry.get(SETTINGS, KEY))
+    everybody: Sequence[str] = [*settings.addresses, *settings.channels.values()]
+    if not everybody:
+        raise InvalidRequest(visit.say("alert.nobody"))
+    mails = [one for one in everybody if is_mail(one)]
+    if mails and settings.mail_server is None:
+        raise FormRefused({"host": visit.say("alert.needs_server", addresses=", ".join(mails))})
+    try:
+        missed = await AlertSender().send(
+            everybody, "Duetime: test", visit.say("alert.test_text"), server=settings.mail_server
+        )
+    except InvalidSettings as error:
+        raise InvalidRequest(error.message) from None
+    await visit.log("test-alert", f"{len(everybody)}", f"not reached: {len(missed)}")
+    if missed:
+        text = visit.say("alert.test_missed", addresses=", ".join(mask(one) for one in missed))
+        return visit.go(text=text, kind="problem")
+    return visit.go(text=visit.say("alert.test_sent", count=len(everybody)))

@@ -1,0 +1,152 @@
+"""The search box of every page: an id or its beginning, a queue, a topic, or a text in any job."""
+
+import time
+
+from starlette.responses import Response
+
+from duetime.callbacks.topic_registry import KIND as TOPICS
+from duetime.callbacks.topic_registry import TopicAddress
+from duetime.console.journal_lookup import find_ids
+from duetime.console.searches import SearchTarget, TextSearch
+from duetime.console.visit import Visit, job_link, link, queue_link
+from duetime.model.errors import DuetimeError, InvalidRequest, NotFound
+from duetime.model.ids import IdMaker
+from duetime.model.job import Job, State
+from duetime.model.names import check_id
+
+QUEUES = 5_000
+SEARCH_S = 2.0
+SURELY = 500
+"""This many queues are searched for an id in any case, and as many more as the time allows."""
+MOST_NAMES = 12
+LONGEST = 200
+WITHIN_S = 0.4
+"""How long the page waits for a text search before it shows how far it is."""
+SEARCHED = (State.READY, State.DELAYED, State.LEASED, State.DEAD)
+
+_ids = IdMaker()
+
+
+async def search(visit: Visit) -> Response:
+    """Looks for an id first, and goes to its job if there is one; else shows queues, topics and a text search."""
+    if visit.query.get("run"):
+        return await _show(visit, await _run(visit))
+    wanted = visit.query.get("q", "").strip()
+    if len(wanted) > LONGEST:
+        raise InvalidRequest(f"text to search for must have at most {LONGEST} characters")
+    if not wanted:
+        return visit.page("search.html", q="", found=[], old=[], queues=[], topics=[], run=None, looked=(0, 0))
+    found, looked = await _by_id(visit, wanted) if _is_id(wanted) else ([], (0, 0))
+    journaled, _ = await find_ids(visit.parts.settings, wanted)
+    old = [one for one in journaled if visit.session.sees(one.pool, one.queue.namespace)]
+    exact = [one for one in old if one.id == wanted]
+    if len(found) == 1:
+        pool, job = found[0]
+        return visit.go(job_link(pool, job.queue, job.id))
+    if not found and len(exact) == 1:
+        return visit.go(job_link(exact[0].pool, exact[0].queue, exact[0].id))
+    queues, topics = await _names(visit, wanted)
+    run = None
+    if not found and not exact:
+        run = await _start(visit, wanted)
+    return visit.page(
+        "search.html", q=wanted, found=found, old=old, queues=queues, topics=topics, run=run, looked=looked
+    )
+
+
+def _is_id(text: str) -> bool:
+    try:
+        check_id(text)
+    except DuetimeError:
+        return False
+    return True
+
+
+async def _by_id(visit: Visit, job_id: str) -> tuple[list[tuple[str, Job]], tuple[int, int]]:
+    """Look for an id in every queue that the visitor sees, for no longer than a person would wait."""
+    listed, _ = await visit.parts.live.looks.names()
+    places = sorted(place for place in listed if visit.session.sees(place[0], place[1].namespace))
+    found: list[tuple[str, Job]] = []
+    looked_at, deadline = 0, time.monotonic() + SEARCH_S
+    for pool, queue in places[:QUEUES]:
+        if looked_at >= SURELY and time.monotonic() > deadline:
+            break
+        looked_at += 1
+        [job] = await visit.parts.pools.engine(pool).store.get(queue, [job_id])
+        if job is not None:
+            found.append((pool, job))
+    return found, (looked_at, len(places))
+
+
+async def _names(visit: Visit, wanted: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Queues and topics with this text in their names: what they are called, and their addresses."""
+    part = wanted.lower()
+    listed, _ = await visit.parts.live.looks.names()
+    queues = [
+        (str(queue), queue_link(pool, queue))
+        for pool, queue in sorted(listed)
+        if visit.session.sees(pool, queue.namespace) and part in str(queue).lower()
+    ]
+    places = [TopicAddress.of_key(record.key) for record in visit.parts.registry_copy.list_records(TOPICS)]
+    topics = [
+        (str(place.queue), queue_link(place.pool, place.queue, "topic"))
+        for place in places
+        if visit.session.sees(place.pool, place.queue.namespace) and part in str(place.queue).lower()
+    ]
+    return queues[:MOST_NAMES], topics[:MOST_NAMES]
+
+
+async def _start(visit: Visit, text: str) -> TextSearch:
+    """Search all jobs that the visitor looks at, or those of one queue and state."""
+    name, state = visit.given("queue"), visit.given("state")
+    if name:
+        queue, store = visit.queue(), visit.engine().store
+        [counts] = await store.counts([queue])
+        states = (State(state),) if state in set(State) else SEARCHED
+        targets = [SearchTarget((visit.pool(), queue), states)]
+        total = sum(getattr(counts, str(one)) for one in states)
+    else:
+        look = await visit.parts.live.looks.look(fresh=True)
+        lines = [line for line in look.lines if visit.sees(line.pool, line.queue.namespace) and line.counts.total]
+        lines.sort(key=lambda line: line.counts.total)
+        targets = [SearchTarget((line.pool, line.queue), SEARCHED) for line in lines]
+        total = sum(line.counts.total for line in lines)
+    session = visit.session
+    run = TextSearch(
+        _ids.make(),
+        session.user,
+        text,
+        total,
+        time.time(),
+        pool=session.pool,
+        namespace=session.namespace,
+        queue=str(visit.queue()) if name else "",
+    )
+    return await visit.services.searches.start(run, targets, within_s=WITHIN_S)
+
+
+async def search_all(visit: Visit) -> Response:
+    """Search all jobs for a text, on the page of their progress."""
+    text = visit.field("q").strip()
+    if not text or len(text) > LONGEST:
+        raise InvalidRequest(f"text to search for must have 1 to {LONGEST} characters")
+    return visit.go(link("search", run=(await _start(visit, text)).id))
+
+
+async def stop(visit: Visit) -> Response:
+    run = await _run(visit)
+    await visit.services.searches.stop(run.id)
+    return visit.go(link("search", run=run.id), visit.say("search.stopping"))
+
+
+async def _run(visit: Visit) -> TextSearch:
+    run = await visit.services.searches.read(visit.given("run")[:64])
+    session = visit.session
+    # The user of the session that began it, and nobody with other rights under the same name.
+    if run is None or (run.user, run.pool, run.namespace) != (session.user, session.pool, session.namespace):
+        raise NotFound(visit.say("search.no_run"))
+    return run
+
+
+async def _show(visit: Visit, run: TextSearch) -> Response:
+    return visit.page("search.html", q=run.text, found=[], old=[], queues=[], topics=[], run=run, looked=(0, 0))

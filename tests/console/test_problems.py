@@ -1,0 +1,107 @@
+"""Problems: lines with the numbers of now, for whoever may see them, that can be acted on."""
+
+import uuid
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+import duetime
+from duetime.alerts.problems import FIRING, Firing, Problem
+from duetime.console.problems import LiveProblem, grouped, parse_key
+from duetime.model.names import Queue
+from duetime.stores.base import RulesChange, Store
+from duetime.stores.open import open_store
+from tests.console.conftest import Visitor
+from tests.e2e.shell import Shell
+from tests.plugins.serving import Served
+from tests.plugins.until import until
+
+
+@pytest.fixture
+async def store(console_server: Served) -> AsyncIterator[Store]:
+    opened = await open_store(f"sqlite://{console_server.log.parent}/jobs.db")
+    yield opened
+    await opened.close()
+
+
+def late(client: duetime.Client, name: str, jobs: int = 3) -> None:
+    client.queue(name).bulk(["x"] * jobs, due_at="2026-01-01T00:00:00Z")
+
+
+def test_the_keys_of_alerts_say_what_they_are_about() -> None:
+    assert parse_key("default:late:billing/dunning") == ("late", "default", Queue("billing", "dunning"))
+    assert parse_key("fast:memory") == ("memory", "fast", None)
+    assert parse_key("fast:down:a") == ("part_down", "fast", None)
+    assert parse_key("something else") == ("other", "", None)
+    two = [
+        LiveProblem("late", "a", "p", None, 7),
+        LiveProblem("down", "b", "p", None),
+        LiveProblem("late", "c", "p", None, 3),
+    ]
+    assert [(kind, [one.key for one in found]) for kind, found in grouped(two)] == [
+        ("down", ["b"]),
+        ("late", ["c", "a"]),
+    ]
+
+
+async def test_an_alert_is_shown_with_the_number_of_now_and_in_the_visitor_s_language(
+    boss: Visitor, client: duetime.Client, store: Store
+) -> None:
+    name = f"p{uuid.uuid4().hex[:10]}"
+    late(client, name)
+    key = f"default:late:default/{name}"
+    frozen = Firing(Problem(f"default/{name} is 186 s late", "run duetime dead list"), 1_794_000_000, 1_794_000_000)
+    await store.registry.put(FIRING, key, msgspec.json.encode(frozen))
+    await until(lambda: f"default/{name} is " in boss.get("").text)
+    page = boss.get("").text
+    assert "186 s late" not in page
+    assert "duetime dead list" not in page
+    boss.http.headers["accept-language"] = "zh"
+    assert f"default/{name} 已逾期" in boss.get("").text
+    boss.http.headers["accept-language"] = "en"
+    boss.post("do/snooze", key=key)
+    assert f"default/{name} is " not in boss.get("").text
+    await store.registry.delete(FIRING, key)
+    client.queue(name).purge()
+
+
+async def test_a_namespace_login_sees_its_own_problems_and_no_others(
+    visitor: Visitor, console_server: Served, client: duetime.Client, store: Store
+) -> None:
+    folder = console_server.log.parent
+    space = f"n{uuid.uuid4().hex[:8]}"
+    [made] = Shell(f"sqlite://{folder}/jobs.db", folder).json(
+        "token", "create", "--namespace", space, "--scope", "admin", "--scope", "read", "--scope", "write"
+    )
+    with duetime.connect(f"sqlite://{folder}/jobs.db", namespace=space) as own:
+        late(own, "dunning")
+        own.queue("dunning").configure(RulesChange(paused=True))
+        late(client, f"other{space}")
+        for key in (f"default:late:{space}/dunning", f"default:late:default/other{space}"):
+            firing = Firing(Problem("x", "y"), 1_794_000_000, 1_794_000_000)
+            await store.registry.put(FIRING, key, msgspec.json.encode(firing))
+        visitor.post("login", namespace=space, password=made["token"])
+        await until(lambda: "is paused, 3 jobs overdue" in visitor.get("").text)
+        page = visitor.get("").text
+        assert f"other{space}" not in page
+        assert "No problems" not in page
+        assert "The first points appear" not in page
+        own.queue("dunning").purge()
+    for key in (f"default:late:{space}/dunning", f"default:late:default/other{space}"):
+        await store.registry.delete(FIRING, key)
+    client.queue(f"other{space}").purge()
+
+
+def test_a_paused_queue_keeps_its_lateness_and_is_named(boss: Visitor, client: duetime.Client) -> None:
+    name = f"p{uuid.uuid4().hex[:10]}"
+    late(client, name, 85)
+    client.queue(name).configure(RulesChange(paused=True))
+    try:
+        assert f"default/{name} is paused, 85 jobs overdue, the first by" in boss.get("").text
+        queue = boss.get("queue", pool="default", namespace="default", queue=name).text
+        assert "85 jobs are overdue, the first by" in queue
+        assert "Resumed" in boss.post("do/resume", pool="default", namespace="default", queue=name).text
+        assert f"default/{name} is paused" not in boss.get("").text
+    finally:
+        client.queue(name).purge()

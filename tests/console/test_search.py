@@ -1,0 +1,71 @@
+"""The search box: an id, finished ones included, a queue, and a text in all jobs."""
+
+import re
+import uuid
+
+import duetime
+from duetime.console.searches import readable
+from tests.console.conftest import Visitor
+from tests.plugins.until import until
+
+
+async def test_a_finished_job_is_found_by_its_id_and_by_its_beginning(boss: Visitor, client: duetime.Client) -> None:
+    name = f"s{uuid.uuid4().hex[:12]}"
+    job_id = f"order-{uuid.uuid4().hex}"
+    client.queue(name).push("first")
+    place = {"pool": "default", "namespace": "default", "queue": name}
+    pushed = boss.post("do/push", **place, id=job_id, tries="1")
+    assert pushed.status_code == 200
+    for job in client.queue(name).reserve(limit=2):
+        client.ack(job)
+    await until(lambda: boss.get("search", q=job_id).url.path == "/console/job")
+    assert job_id in boss.get("search", q=job_id[:14]).text
+
+
+def test_queues_are_found_by_a_part_of_their_name(boss: Visitor, client: duetime.Client) -> None:
+    name = f"s{uuid.uuid4().hex[:12]}"
+    client.queue(name).push("x")
+    assert f"default/{name}" in boss.get("search", q=name[2:]).text
+
+
+def test_escapes_and_case_do_not_matter() -> None:
+    assert "试用" in readable(rb'{"kind": "\u8bd5\u7528"}')
+    assert "carla" in readable(b'{"to": "Carla"}')
+    assert readable(b"\xff\x00") == "�\0"
+    assert readable(b'{"broken": \\') == '{"broken": \\'
+
+
+async def test_a_text_is_searched_for_in_all_jobs_and_no_is_said_at_the_end_only(
+    boss: Visitor, client: duetime.Client
+) -> None:
+    name, needle = f"s{uuid.uuid4().hex[:12]}", f"Needle{uuid.uuid4().hex}"
+    queue = client.queue(name)
+    queue.bulk(["hay"] * 2_500, delay="1h")
+    queue.later("2h", rb'{"to": "\u8bd5\u7528 %b"}' % needle.encode())
+    place = {"pool": "default", "namespace": "default", "queue": name}
+
+    page = boss.get("jobs", **place, state="delayed", text=needle.lower())
+    assert "No match in the first 2,0" in page.text
+    assert "Search all 2,501" in page.text
+    run = boss.post("do/search", **place, state="delayed", q=f"试用 {needle.lower()}")
+    address = str(run.url)
+    await until(lambda: "all 2,501 jobs searched" in boss.http.get(address).text)
+    assert "1 found" in boss.http.get(address).text
+    missing = boss.post("do/search", **place, q="nowhere at all")
+    await until(lambda: "Nothing found" in boss.http.get(str(missing.url)).text)
+
+
+async def test_a_search_is_stopped_and_seen_by_nobody_else(boss: Visitor, client: duetime.Client) -> None:
+    name = f"s{uuid.uuid4().hex[:12]}"
+    client.queue(name).bulk(["hay"] * 6_000, delay="1h")
+    run = boss.post("do/search", pool="default", namespace="default", queue=name, q="nowhere")
+    [run_id] = re.findall(r"run=(\w+)", str(run.url))
+    boss.post("do/stop-search", run=run_id)
+    await until(lambda: re.search("stopped after|jobs searched", boss.get("search", run=run_id).text))
+    boss.post("do/add-user", name="otto", role="viewer", password="correct horse")
+    other = Visitor(boss.admin)
+    with other.http:
+        other.log_in("otto", "correct horse")
+        assert other.get("search", run=run_id).status_code == 404
+    boss.post("do/remove-user", name="otto")
+    client.queue(name).purge()
