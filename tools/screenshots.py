@@ -28,8 +28,8 @@ from duetime.client.topics import Topics
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "img"
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--hide-scrollbars"]
-WIDE = {"width": 1280, "height": 860}
-WHOLE = ("overview", "queue", "pipeline", "job", "topic", "pools", "workers", "access")
+WIDE = {"width": 1440, "height": 900}
+WHOLE = ("overview", "queue", "pipeline", "job", "topic", "failures", "stores", "alerts", "workers", "access")
 """Pages that are shown whole; of the others the first screen says enough."""
 NARROW = {"width": 390, "height": 800}
 
@@ -54,6 +54,14 @@ def refresh_rates() -> None: ...
 @app.cron("0 9 * * mon-fri", tz="Asia/Shanghai")
 def morning_report() -> None: ...
 """
+
+
+TRACE = """Traceback (most recent call last):
+  File "/app/.venv/lib/python3.13/site-packages/duetime/worker/execution.py", line 88, in run
+    return task(*args)
+  File "/app/shop/orders.py", line 41, in charge
+    gateway.charge(order)
+shop.gateway.GatewayTimeout: no answer from payments.internal for order {order}"""
 
 
 class Receiver(BaseHTTPRequestHandler):
@@ -110,10 +118,12 @@ def fill(client: duetime.Client, shop: str) -> str:
     for number in range(9):
         orders.push({"order": 52000 + number})
     for number, job in enumerate(orders.reserve(limit=9)):
-        client.kill(job, error="payment service: 503" if number < 6 else f"order {52000 + number} has no address")
+        client.kill(
+            job, error=TRACE.format(order=52000 + number) if number < 6 else f"order {52000 + number}: no address"
+        )
     story = orders.push({"order": 9007199254740993, "items": [{"sku": "A-17", "count": 2}]}, tries=3).id
     for job in orders.reserve():
-        client.release(job, error="payment service: timeout", delay="10m")
+        client.release(job, error=TRACE.format(order=9007199254740993), delay="10m")
     for number in range(5):
         orders.push({"order": 53000 + number})
     orders.reserve(limit=5, ttr="10m")
@@ -189,10 +199,11 @@ def pages(story: str) -> dict[str, str]:
         "queue": f"/console/queue?{queue}reminders",
         "jobs": f"/console/jobs?{queue}reminders&state=delayed",
         "job": f"/console/job?{queue}orders&id={story}",
-        "dead": f"/console/dead?{queue}orders",
+        "failures": "/console/failures",
         "topics": "/console/topics",
         "topic": f"/console/topic?{queue}order.paid",
-        "pools": "/console/pools",
+        "stores": "/console/stores",
+        "alerts": "/console/alerts",
         "workers": "/console/workers",
         "pipeline": "/console/pipeline",
         "access": "/console/access",
@@ -245,7 +256,7 @@ def main() -> int:
                     "-phone": {"viewport": NARROW, "color_scheme": "light", "locale": "en-US"},
                     "-zh": {"viewport": WIDE, "color_scheme": "light", "locale": "zh-CN"},
                 }.items():
-                    page = browser.new_context(**options).new_page()  # pyright: ignore
+                    page = browser.new_context(**options, timezone_id="Europe/Berlin").new_page()  # pyright: ignore
                     shoot(page, facts["admin"], pages(story), suffix)
                 browser.close()
         finally:
