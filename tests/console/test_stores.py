@@ -44,7 +44,7 @@ def test_members_of_a_group_are_shown_with_the_one_that_drains(site: Served) -> 
     shown = page(site, "stores")
     assert "/a.db" in shown
     chinese = httpx.get(f"{site.admin}/console/stores", headers={"accept-language": "zh"}, timeout=60).text
-    assert english_words(chinese, "default", "wide", "PostgreSQL", "MySQL", "SQLite") == set()
+    assert english_words(chinese, "default", "wide", "odd", "ticks", "PostgreSQL", "MySQL", "SQLite") == set()
     assert shown.count(">drains<") == 1
     assert shown.count("every commit, synchronous=FULL") == 5  # the pools default and wide, and the members of wide
 
