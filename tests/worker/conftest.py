@@ -1,4 +1,4 @@
-"""A client on a store of each kind, and workers as real processes on it.
+"""A client on a store, and workers as real processes on it.
 
 `start(...)` runs `duetime work tests.worker.sample:app` with these options, as a fork of a process that has imported
 Duetime; `start.program(...)` runs the installed program, a second slower. Its `notes` are the lines that the sample
@@ -27,14 +27,15 @@ ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Some tests ask for other kinds by `indirect`: postgres, mysql, group (two files of SQLite)."""
-    if request.param == "group":
+    """SQLite. Some tests ask for other kinds by `indirect`: redis, postgres, mysql, group (two files of SQLite)."""
+    kind = getattr(request, "param", "sqlite")
+    if kind == "group":
         members = [quote(f"sqlite://{tmp_path / name}.db?synchronous=OFF", safe="") for name in ("a", "b")]
         return f"group:pair?a={members[0]}&b={members[1]}"
-    if request.param != "sqlite":
-        return request.getfixturevalue(f"{request.param}_url")
+    if kind != "sqlite":
+        return request.getfixturevalue(f"{kind}_url")
     return f"sqlite://{tmp_path / 'jobs.db'}?synchronous=OFF"
 
 

@@ -256,7 +256,6 @@ async def test_callbacks_run_once_although_workers_are_killed(
     await sample.app.close_async()
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_batches_work_through_a_server(start: Start, server: str, sample: Any) -> None:
     sample.app.client_pusher._place["url"] = server
     with await asyncio.to_thread(sample.app.batch(queue="default", then=sample.all_done.step("then")).open) as batch:

@@ -4,8 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from duetime.stores.open import open_store
 from duetime.wire.payload import counter_name
 from duetime.wire.worker_beats import PREFIX, WorkerBeat, beat_name, read_beats
@@ -17,7 +15,6 @@ from tests.worker.test_http import server
 __all__ = ["server"]
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_a_worker_says_who_it_is(start: Start, url: str, sample: Any) -> None:
     worker = start("-c", "3", "--pool", "threads")
     prefix = counter_name("default", PREFIX)
@@ -31,7 +28,6 @@ async def test_a_worker_says_who_it_is(start: Start, url: str, sample: Any) -> N
         await store.close()
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_workers_are_listed_with_what_they_run(
     start: Start, url: str, server: str, sample: Any, tmp_path: Path
 ) -> None:

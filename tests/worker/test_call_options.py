@@ -138,7 +138,6 @@ def test_tests_run_the_queues_that_calls_name(app: duetime.App) -> None:
 
 
 @pytest.mark.parametrize("pool", ["processes", "threads", "asyncio"])
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_headers_arrive_in_every_pool(start: Start, sample: Any, pool: str) -> None:
     worker = start("--pool", pool, "--queue", "urgent")
     sample.shows_headers.options(queue="urgent", headers={"tenant": "ü 1"}).delay()

@@ -151,7 +151,6 @@ def left(sample: Any) -> int:
         return sum(client.queue(name).status().counts.total for name in ("default", "other"))
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_chains_work_through_a_server(start: Start, server: str, sample: Any) -> None:
     start("--pool", "threads", "--queue", "default,other", at=server)
     sample.app.client_pusher._place["url"] = server

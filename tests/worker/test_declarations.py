@@ -145,7 +145,6 @@ def test_a_decorated_async_function_runs() -> None:
     assert (ran, one.is_done) == (["ann"], True)
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("pool", ["processes", "threads"])
 async def test_a_backoff_that_breaks_later_does_not_stop_the_worker(
     start: Start, client: duetime.Client, sample: Any, tmp_path: Path, pool: str

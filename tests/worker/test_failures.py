@@ -17,7 +17,6 @@ from tests.worker.conftest import Start
 
 LEASE = "3s"
 """Short, and longer than a busy machine holds up a worker."""
-SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 
 def is_alive(pid: int) -> bool:
@@ -66,7 +65,6 @@ async def test_a_killed_worker_costs_only_what_it_was_running(
     assert queue.dead.list_jobs().jobs == []
 
 
-@SQLITE
 async def test_a_job_longer_than_its_lease_runs_once(start: Start, client: Any, sample: Any, tmp_path: Path) -> None:
     door = tmp_path / "open"
     job_id = sample.gate.delay("a", str(door)).id
@@ -87,7 +85,6 @@ async def test_a_job_longer_than_its_lease_runs_once(start: Start, client: Any, 
     assert len(first.noted("began")) == 1
 
 
-@SQLITE
 async def test_a_stubborn_job_is_killed_with_its_process_and_the_worker_goes_on(
     start: Start, client: Any, sample: Any
 ) -> None:
@@ -104,7 +101,6 @@ async def test_a_stubborn_job_is_killed_with_its_process_and_the_worker_goes_on(
     assert after["pid"] != victim["pid"]
 
 
-@SQLITE
 async def test_a_stubborn_job_in_a_thread_is_left_behind(start: Start, client: Any, sample: Any) -> None:
     job_id = sample.stubborn.delay().id
     worker = start("-c", "1", "--pool", "threads")
@@ -117,7 +113,6 @@ async def test_a_stubborn_job_in_a_thread_is_left_behind(start: Start, client: A
     assert worker.end() == (0, "interrupted")
 
 
-@SQLITE
 async def test_a_process_that_has_grown_too_large_is_replaced(start: Start, sample: Any) -> None:
     worker = start("-c", "1", "--pool", "processes", "--memory", "150")
     [first] = await worker.until_noted("child_starting")
@@ -131,7 +126,6 @@ async def test_a_process_that_has_grown_too_large_is_replaced(start: Start, samp
     assert worker.process.poll() is None
 
 
-@SQLITE
 async def test_a_job_that_its_process_does_not_take_begins_once_in_another(start: Start, sample: Any) -> None:
     worker = start("-c", "2", "--pool", "processes")
     children = [note["pid"] for note in await worker.until_noted("child_starting", 2)]
@@ -148,7 +142,6 @@ async def test_a_job_that_its_process_does_not_take_begins_once_in_another(start
         assert worker.kinds(job_id) == ["popped", "processing", "processed", "attempted"]
 
 
-@SQLITE
 async def test_a_job_that_kills_its_process_has_failed(start: Start, client: Any, sample: Any) -> None:
     job_id = sample.suicide.delay().id
     sample.plain.delay("next")
@@ -160,7 +153,6 @@ async def test_a_job_that_kills_its_process_has_failed(start: Start, client: Any
     assert "SIGKILL" in client.queue("default").get(job_id).error
 
 
-@SQLITE
 @pytest.mark.parametrize("pool", ["processes", "threads"])
 async def test_a_job_can_extend_its_time_and_tell_its_progress(
     start: Start, client: Any, sample: Any, pool: str
@@ -174,7 +166,6 @@ async def test_a_job_can_extend_its_time_and_tell_its_progress(
     await until(lambda: sample.app.progress("default", job_id) == 40)
 
 
-@SQLITE
 def test_a_large_job_reaches_its_process(start: Start, sample: Any) -> None:
     sample.large.delay("x" * 900_000)
 
@@ -184,7 +175,6 @@ def test_a_large_job_reaches_its_process(start: Start, sample: Any) -> None:
     assert worker.noted("ran", key=900_000)
 
 
-@SQLITE
 async def test_a_cancelled_job_loses_its_lease(start: Start, client: Any, sample: Any, tmp_path: Path) -> None:
     door = tmp_path / "open"
     job_id = sample.gate.delay("a", str(door)).id
@@ -199,7 +189,6 @@ async def test_a_cancelled_job_loses_its_lease(start: Start, client: Any, sample
     assert worker.kinds(job_id) == ["popped", "processing", "lease_lost", "attempted"]
 
 
-@SQLITE
 async def test_an_outage_of_the_store_is_sat_out(
     start_redis: Callable[..., RedisServer], start: Start, tmp_path: Path
 ) -> None:
@@ -223,7 +212,6 @@ async def test_an_outage_of_the_store_is_sat_out(
         await worker.until_noted("ran", key="b")
 
 
-@SQLITE
 async def test_a_worker_stops_while_its_store_is_away(
     start_redis: Callable[..., RedisServer], start: Start, tmp_path: Path
 ) -> None:
@@ -243,7 +231,6 @@ async def test_a_worker_stops_while_its_store_is_away(
     assert worker.noted("ran")
 
 
-@SQLITE
 async def test_a_worker_that_can_start_no_process_ends(start: Start, client: Any, sample: Any, tmp_path: Path) -> None:
     door = tmp_path / "open"
     sample.gate.delay("a", str(door))

@@ -159,7 +159,6 @@ async def test_the_callback_runs_once_although_workers_are_killed(
     await sample.app.close_async()
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_groups_work_through_a_server(start: Start, server: str, sample: Any) -> None:
     worker = start("--pool", "threads", "--queue", "default,other", at=server)
     sample.app.client_pusher._place["url"] = server

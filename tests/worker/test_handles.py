@@ -119,6 +119,7 @@ def test_a_result_that_cannot_be_kept_fails_the_job(app: duetime.App) -> None:
         app.task(name="long", result_ttl="32d")(lambda: None)
 
 
+@pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
 @pytest.mark.parametrize("pool", ["processes", "threads", "asyncio"])
 async def test_results_come_from_every_pool(start: Start, sample: Any, pool: str) -> None:
     start("--pool", pool, "-c", "2")
@@ -130,7 +131,6 @@ async def test_results_come_from_every_pool(start: Start, sample: Any, pool: str
         await asyncio.to_thread(sample.fails_with.delay("no such order").get, "60s")
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_results_come_through_a_server(
     start: Start, server: str, sample: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +143,6 @@ async def test_results_come_through_a_server(
         await app.close_async()
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_a_killed_worker_leaves_no_result_and_the_next_one_does(
     start: Start, sample: Any, tmp_path: Path
 ) -> None:

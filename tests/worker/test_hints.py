@@ -13,6 +13,7 @@ def says(worker: Started, word: str) -> bool:
     return word in worker.err.read_text()
 
 
+@pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
 async def test_a_queue_that_nobody_pushes_to_is_named(start: Start) -> None:
     worker = start("--queue", "maill")
     await until(lambda: says(worker, "queues_unused"))
@@ -23,6 +24,7 @@ async def test_a_queue_that_nobody_pushes_to_is_named(start: Start) -> None:
     assert worker.end() == (0, "interrupted")
 
 
+@pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
 async def test_a_paused_queue_is_named(start: Start, client: Any, sample: Any) -> None:
     sample.plain.delay("a")
     client.queue("default").pause()

@@ -41,7 +41,6 @@ def server(tmp_path: Path) -> Iterator[str]:
     release(process.pid)
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_a_worker_on_a_server_does_what_one_on_a_store_does(start: Start, server: str) -> None:
     with duetime.connect(server) as client:
         queue = client.queue("default")

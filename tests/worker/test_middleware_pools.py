@@ -36,7 +36,6 @@ def tasks(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_it_goes_around_both_colours_in_every_pool(start: Start, tasks: Any, pool: str) -> None:
     worker = start("--pool", pool, "-c", "1", place=PLACE)
     ids: dict[str, str] = {}
@@ -51,6 +50,7 @@ async def test_it_goes_around_both_colours_in_every_pool(start: Start, tasks: An
         assert (before["tenant"], ran["tenant"], ran["key"], after["answer"]) == (f"tenant {key}",) * 2 + (key, key)
 
 
+@pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
 async def test_a_rate_limit_holds_over_workers(start: Start, tasks: Any, client: duetime.Client) -> None:
     workers = [start("--pool", pool, "-c", "2", place=PLACE) for pool in POOLS]
     tasks.limited.bulk([()] * 40)
@@ -70,7 +70,6 @@ async def test_runs_of_a_key_never_overlap(start: Start, tasks: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_a_lock_ends_with_the_lease_of_a_worker_that_was_killed(
     start: Start, tasks: Any, tmp_path: Path, pool: str
 ) -> None:
@@ -92,7 +91,6 @@ async def test_a_lock_ends_with_the_lease_of_a_worker_that_was_killed(
     assert sorted(note["key"] for note in second.noted("ran")) == ["a", "b"]
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_all_of_it_works_through_a_server(
     start: Start, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

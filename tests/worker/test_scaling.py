@@ -34,7 +34,6 @@ def test_concurrency_shrinks_one_by_one_when_one_was_free_for_long() -> None:
 
 
 @pytest.mark.parametrize("pool", ["processes", "threads"])
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_a_worker_grows_for_late_jobs_and_shrinks_again(
     start: Start, sample: Any, tmp_path: Path, pool: str
 ) -> None:

@@ -32,7 +32,6 @@ REASONS = {"boom": "tries", "booms": "killed", "never_again": "tries", "hopeless
 
 
 @pytest.mark.parametrize("pool", ["processes", "threads"])
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_every_end_of_a_job_has_its_sequence(start: Start, client: Any, sample: Any, pool: str) -> None:
     arguments = {"plain": ("k",), "gentle": ("k",)}
     ids = {name: getattr(sample, name).delay(*arguments.get(name, ())).id for name in EXPECTED}
@@ -65,7 +64,6 @@ async def test_every_end_of_a_job_has_its_sequence(start: Start, client: Any, sa
     }
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_retry_until_takes_the_place_of_tries(start: Start, client: Any, sample: Any) -> None:
     worker = start("-c", "1")
     await worker.until_noted("worker_starting")

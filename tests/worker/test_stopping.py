@@ -17,8 +17,6 @@ from duetime.worker.shared_counters import count
 from tests.plugins.until import until
 from tests.worker.conftest import Start
 
-pytestmark = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-
 
 @pytest.mark.parametrize(
     ("options", "reason", "ran"),

@@ -15,7 +15,6 @@ from tests.plugins.until import until
 from tests.worker.conftest import Start
 
 OLDER = "tests.worker.older_sample:app"
-SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 
 @pytest.mark.parametrize(("url", "pool"), [("sqlite", "threads"), ("redis", "processes")], indirect=["url"])
@@ -35,7 +34,6 @@ async def test_a_worker_of_an_older_version_costs_no_job_a_try(
     assert sorted(note["key"] for note in newer.noted("ran")) == list(range(100))
 
 
-@SQLITE
 async def test_a_job_that_nobody_knows_waits_longer_each_time(
     start: Start, client: duetime.Client, sample: Any
 ) -> None:
@@ -55,7 +53,6 @@ def queue_state(client: duetime.Client, job_id: str) -> State:
     return client.queue("default").get(job_id).state
 
 
-@SQLITE
 async def test_a_worker_that_stops_when_empty_does_not_wait_for_unknown_tasks(start: Start, sample: Any) -> None:
     sample.work.bulk([(1,), (2,)])
 
@@ -66,7 +63,6 @@ async def test_a_worker_that_stops_when_empty_does_not_wait_for_unknown_tasks(st
     assert f"task={sample.work.name} queue=default" in line
 
 
-@SQLITE
 def test_metrics_and_the_console_show_unknown_tasks(start: Start, url: str, sample: Any, tmp_path: Path) -> None:
     sample.work.delay(1)
     start("-c", "1", "--pool", "threads", place=OLDER)

@@ -456,6 +456,7 @@ class Subscription:
     def _run(self) -> None:
         renewing = threading.Thread(target=self._renew, name="duetime lease renewal", daemon=True)
         renewing.start()
+        outage = Outage()
         while not self._closed.is_set():
             try:
                 taken = self._queue.poll("1s", ttr=self._ttr)
@@ -463,8 +464,11 @@ class Subscription:
                     asyncio.run_coroutine_threadsafe(self._hold(taken.lease), self._loop).result()
                     asyncio.run_coroutine_threadsafe(self._report(taken, self._consume(taken)), self._loop).result()
             except (DuetimeError, ValueError) as error:
-                log.warning("subscription_error", extra={"error": str(error)})
-                self._closed.wait(self.RELEASE_DELAY_S)
+                if outage.failed():
+                    log.warning("subscription_error", extra={"error": str(error)})
+                self._closed.wait(outage.pause_s)
+            else:
+                outage.worked()
         self._loop.call_soon_threadsafe(self._renewal.cancel)
         renewing.join()
 
