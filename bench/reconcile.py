@@ -21,7 +21,7 @@ from bench.core_parts.setting import a_redis, meter
 from bench.report import number, table
 from bench.spark import QUEUE, write_table
 from duetime.spark import schedule
-from duetime.spark.audit.run import Audited, Beside, read_findings, run_audit
+from duetime.spark.audit.run import Audited, ComparedStore, read_findings, run_audit
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile.run import run_reconcile
 from duetime.spark.session import open_session
@@ -58,7 +58,7 @@ def one_round(spark: Any, server: Any, client: Any, folder: Path, source: Path, 
     client.flushall()
     shutil.rmtree(folder, ignore_errors=True)
     lake, journal = Lake(spark, str(folder / "lake")), str(folder / "journal")
-    beside = Beside(server.url)
+    compared = ComparedStore(server.url)
     loaded = schedule(
         spark.read.parquet(str(source)),
         url=server.url,
@@ -74,7 +74,7 @@ def one_round(spark: Any, server: Any, client: Any, folder: Path, source: Path, 
 
     def audited(name: str) -> Audited:
         watch = watches[name]
-        return watch.time(lambda: run_audit(lake, journal, beside, told=watch.told))
+        return watch.time(lambda: run_audit(lake, journal, compared, on_step=watch.told))
 
     assert audited("audit, whole").is_sound
     client.flushall()
@@ -84,7 +84,7 @@ def one_round(spark: Any, server: Any, client: Any, folder: Path, source: Path, 
     assert sum(1 for _ in read_findings(lake, lost)) == jobs
     named_s = time.perf_counter() - started
     watch = watches["reconcile"]
-    done = watch.time(lambda: run_reconcile(lake, journal, beside, told=watch.told))
+    done = watch.time(lambda: run_reconcile(lake, journal, compared, on_step=watch.told))
     assert done.counts == {"pushed": jobs}, done
     assert audited("audit, repaired").is_sound
     return {"loaded": loaded, "named_s": named_s, "watches": watches}

@@ -52,5 +52,6 @@ def _audit(lake: Lake, scanned: Scanned) -> None:
     manifest = lake.events.manifest()
     none = lake.events.read(manifest=manifest, only=lambda file: False)
     now = JournalNow(manifest, late=none, late_rows=0, nodes={}, damage=[])
-    audited = weigh(lake, follow(lake, now, scanned), run=IdMaker().make())
+    run = IdMaker().make()
+    audited = weigh(lake, follow(lake, now, scanned, (), run=run), run=run)
     assert not audited.found.get("duplicated"), audited.found

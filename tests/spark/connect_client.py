@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from duetime.model.errors import InvalidSettings
 from duetime.spark import schedule
-from duetime.spark.audit.run import Beside, run_audit
+from duetime.spark.audit.run import ComparedStore, run_audit
 from duetime.spark.ingest.run import run_ingest
 from duetime.spark.lake.files import LocalFiles, check_shared
 from duetime.spark.lake.lake import Lake
@@ -60,7 +60,7 @@ def main(remote: str, url: str, folder: str) -> None:
     tables = Lake(spark, lake)
     ingested = run_ingest(tables, journal)
     seen["ingested"] = [ingested.events >= ROWS, ingested.segments > 0, ingested.damaged]
-    audited = run_audit(tables, journal, Beside(url))
+    audited = run_audit(tables, journal, ComparedStore(url))
     seen["audited"] = [audited.total("accepted"), audited.total("waiting"), audited.total("lost")]
     print(json.dumps(seen))
     spark.stop()

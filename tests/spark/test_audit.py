@@ -23,7 +23,7 @@ from duetime.model.job import Event
 from duetime.model.settings import Settings
 from duetime.spark.audit import transform as audit
 from duetime.spark.audit.journal import open_segments, read_now
-from duetime.spark.audit.run import WAIT_S, Beside, read_findings, run_audit
+from duetime.spark.audit.run import WAIT_S, ComparedStore, read_findings, run_audit
 from duetime.spark.audit.transform import Scanned
 from duetime.spark.lake.lake import Lake
 from duetime.spark.lifecycle.transform import lifecycle
@@ -65,7 +65,7 @@ def test_a_sound_day_is_sound(spark: SparkSession, tmp_path: Path, yesterday: in
     day = a_day(tmp_path / "journal", yesterday)
     url = fill(tmp_path / "jobs.db", day)
     lake = Lake(spark, str(tmp_path / "lake"))
-    audited = run_audit(lake, str(day.journal), Beside(url))
+    audited = run_audit(lake, str(day.journal), ComparedStore(url))
     assert audited.is_sound
     assert list(read_findings(lake, audited)) == []
     total = {name: audited.total(name) for name in ("accepted", "adopted", *audit.PLACES, *audit.ENDS, "lost")}
@@ -139,7 +139,7 @@ def test_exactly_the_planted_defects_are_named(spark: SparkSession, tmp_path: Pa
     (restored / copied.name).write_bytes(copied.read_bytes())
 
     lake = Lake(spark, str(tmp_path / "lake"))
-    audited = run_audit(lake, str(journal), Beside(fill(tmp_path / "jobs.db", day)))
+    audited = run_audit(lake, str(journal), ComparedStore(fill(tmp_path / "jobs.db", day)))
     assert {(one["kind"], one["id"]) for one in read_findings(lake, audited)} == PLANTED
     assert [(one.kind, one.node) for one in audited.problems] == [("damage", "node-c"), ("gap", "node-c")]
     assert "line 3: the check sum does not fit" in audited.problems[0].detail
@@ -223,7 +223,7 @@ def test_a_silent_node_is_no_proof(spark: SparkSession, tmp_path: Path, yesterda
     alive.write(Event.HEARTBEAT, yesterday)
     alive.leave_open(torn=b"0123abcd00")
     lake = Lake(spark, str(tmp_path / "lake"))
-    audited = run_audit(lake, str(day.journal), Beside(f"sqlite://{tmp_path}/empty.db", wait_s=0))
+    audited = run_audit(lake, str(day.journal), ComparedStore(f"sqlite://{tmp_path}/empty.db", wait_s=0))
     assert [(one.kind, one.node) for one in audited.problems] == [("silent", "node-d")]
     assert audited.found == {"lost": 1}
 
@@ -241,8 +241,8 @@ def test_a_busy_node_is_waited_for(spark: SparkSession, tmp_path: Path, yesterda
             busy.write(Event.HEARTBEAT, SystemClock().now_ms() + 1)
             busy.leave_open()
 
-    beside = Beside(f"sqlite://{tmp_path}/empty.db", wait_s=600)
-    audited = run_audit(Lake(spark, str(tmp_path / "lake")), str(day.journal), beside, told=told)
+    compared = ComparedStore(f"sqlite://{tmp_path}/empty.db", wait_s=600)
+    audited = run_audit(Lake(spark, str(tmp_path / "lake")), str(day.journal), compared, on_step=told)
     assert audited.problems == []
     assert len(heard) == 1
     assert heard[0].endswith("s for the heartbeat of node-d")
@@ -257,10 +257,10 @@ def test_a_node_that_is_assumed_lost_is_not_waited_for(spark: SparkSession, tmp_
     def told(step: str) -> None:
         assert not step.startswith("waiting")
 
-    beside, lake = Beside(f"sqlite://{tmp_path}/empty.db", wait_s=600), Lake(spark, str(tmp_path / "lake"))
-    audited = run_audit(lake, str(journal), beside, assume_lost=["node-d"], told=told)
+    compared, lake = ComparedStore(f"sqlite://{tmp_path}/empty.db", wait_s=600), Lake(spark, str(tmp_path / "lake"))
+    audited = run_audit(lake, str(journal), compared, assume_lost=["node-d"], on_step=told)
     assert (audited.problems, audited.assumed_lost) == ([], ["node-d"])
-    [assumed] = run_reconcile(lake, str(journal), beside, assume_lost=["node-d"], told=told).assumed
+    [assumed] = run_reconcile(lake, str(journal), compared, assume_lost=["node-d"], on_step=told).assumed
     assert (assumed.node, assumed.kind) == ("node-d", "silent")
 
 
@@ -269,8 +269,8 @@ def test_the_wait_is_longer_than_a_heartbeat_takes_to_be_shipped() -> None:
     sealed_s = JournalOptions.segment_age_s + HEARTBEAT_S
     assert timedelta(seconds=JournalOptions.segment_age_s) == Settings().journal_segment_age
     assert HEARTBEAT_S + sealed_s + HOUSEKEEPING_S + UPLOAD_S < WAIT_S < 2 * (sealed_s + HOUSEKEEPING_S)
-    assert StoreSource().beside(Target(url="http://127.0.0.1:1")).wait_s == WAIT_S == Beside("").wait_s
-    assert StoreSource(wait="5m").beside(Target(url="http://127.0.0.1:1")).wait_s == 300
+    assert StoreSource().compared(Target(url="http://127.0.0.1:1")).wait_s == WAIT_S == ComparedStore("").wait_s
+    assert StoreSource(wait="5m").compared(Target(url="http://127.0.0.1:1")).wait_s == 300
 
 
 def test_a_segment_that_is_sealed_while_it_is_read_adds_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from duetime.spark.demo.members import DAY_MS, MONTH_MS, NOTICE_MS, DemoMembers, members_table, reminders
 from duetime.spark.demo.processes import DemoFailed, DemoProcess, find_redis
+from duetime.spark.demo.story import DAY_MS, MONTH_MS, NOTICE_MS, DemoMembers, members_table, reminders
 from tests.e2e.shell import Shell, program
 from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release

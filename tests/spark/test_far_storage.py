@@ -11,7 +11,7 @@ from duetime.journal.events import read_line
 from duetime.model.ids import IdMaker
 from duetime.model.job import Event
 from duetime.spark import schedule
-from duetime.spark.audit.run import Beside, run_audit
+from duetime.spark.audit.run import ComparedStore, run_audit
 from duetime.spark.ingest.run import run_ingest
 from duetime.spark.lake.files import Files, HadoopFiles, LocalFiles
 from duetime.spark.lake.lake import LITTER_MS, Lake, Manifest, PublishConflict
@@ -103,8 +103,8 @@ def test_a_repair_is_on_record_there(spark: SparkSession, s3: str, tmp_path: Pat
     node.close(born + 1)
     for segment in segments(tmp_path / "journal"):
         files.create(f"{journal}/{segment.parent.name}/{segment.name}", segment.read_bytes())
-    beside = Beside(f"sqlite://{tmp_path / 'jobs.db'}", wait_s=0)
-    done = run_reconcile(Lake(spark, str(tmp_path / "lake")), journal, beside)
+    compared = ComparedStore(f"sqlite://{tmp_path / 'jobs.db'}", wait_s=0)
+    done = run_reconcile(Lake(spark, str(tmp_path / "lake")), journal, compared)
     assert (done.counts, len(done.nodes)) == ({"pushed": 1}, 1)
     [segment] = files.list(f"{journal}/{done.nodes.pop()}")
     accepted, closed = (read_line(line) for line in files.read(segment.path).splitlines(keepends=True))

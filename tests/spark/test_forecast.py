@@ -13,8 +13,15 @@ from duetime.model.errors import InvalidRequest
 from duetime.spark.forecast import run as forecast_run
 from duetime.spark.forecast.model import Capacity, Trouble, find_trouble, level, simulate, spread
 from duetime.spark.forecast.page import ForecastPage, write_forecast
-from duetime.spark.forecast.run import Season, backtest, find_capacities, find_season, forecast, window_for
-from duetime.spark.forecast.store import pending_loads
+from duetime.spark.forecast.run import (
+    Season,
+    backtest,
+    find_capacities,
+    find_season,
+    forecast,
+    pending_loads,
+    window_for,
+)
 from duetime.spark.forecast.transform import DAY_MS, HOUR_MS, WEEK_MS, expected_ahead, load_ahead, measured_capacity
 from duetime.spark.lake.lake import Lake
 from duetime.spark.schemas import STATS

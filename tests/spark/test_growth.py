@@ -14,7 +14,7 @@ from pyspark.testing import assertDataFrameEqual
 from duetime.model.clock import SystemClock
 from duetime.model.job import Event, NewJob
 from duetime.model.names import Queue
-from duetime.spark.audit.run import Beside, read_findings, run_audit
+from duetime.spark.audit.run import ComparedStore, read_findings, run_audit
 from duetime.spark.ingest.run import run_ingest
 from duetime.spark.lake.files import LocalFiles
 from duetime.spark.lake.lake import Lake, Table
@@ -178,7 +178,11 @@ def test_what_a_file_of_jobs_has_is_known_from_its_end(
 
 
 def test_days_on_which_every_job_has_ended_are_summed_once(spark: SparkSession, tmp_path: Path, first_day: int) -> None:
-    lake, journal, beside = Lake(spark, str(tmp_path / "lake")), tmp_path / "journal", Beside(f"sqlite://{tmp_path}/db")
+    lake, journal, compared = (
+        Lake(spark, str(tmp_path / "lake")),
+        tmp_path / "journal",
+        ComparedStore(f"sqlite://{tmp_path}/db"),
+    )
     node = Node(journal, "node-a")
     acked(node, "early", first_day)
     Story(node.write, "twice", first_day + HOUR_MS, first_day + HOUR_MS).accepted().delivered().ended(
@@ -188,7 +192,7 @@ def test_days_on_which_every_job_has_ended_are_summed_once(spark: SparkSession, 
     run_ingest(lake, str(journal))
     run_lifecycle(lake)
     refresh_stats(lake)
-    assert run_audit(lake, str(journal), beside).found == {"acked_twice": 1}
+    assert run_audit(lake, str(journal), compared).found == {"acked_twice": 1}
 
     later = Node(journal, "node-b")
     acked(later, "late", first_day + DAY_MS)
@@ -199,31 +203,35 @@ def test_days_on_which_every_job_has_ended_are_summed_once(spark: SparkSession, 
         run_ingest(lake, str(journal))
         run_lifecycle(lake)
         refresh_stats(lake)
-        audited = run_audit(lake, str(journal), beside)
+        audited = run_audit(lake, str(journal), compared)
         assert (audited.total("accepted"), audited.total("acked"), audited.total("lost")) == (26, 25, 1)
         assert [(one["kind"], one["id"]) for one in read_findings(lake, audited)] == [
             ("acked_twice", "twice"),
             ("lost", "lost"),
         ]
         # The body is looked for on the day on which the job was accepted.
-        done = run_reconcile(lake, str(journal), beside)
+        done = run_reconcile(lake, str(journal), compared)
         assert done.counts == {"pushed": 1}
-    [job] = get(beside.url, MAIL, ["lost"])
+    [job] = get(compared.url, MAIL, ["lost"])
     assert job
     assert job.body == b"body of lost"
-    assert run_audit(lake, str(journal), beside).found == {"acked_twice": 1}
+    assert run_audit(lake, str(journal), compared).found == {"acked_twice": 1}
 
 
 def test_a_job_that_the_store_holds_after_its_end_is_found_in_a_closed_day(
     spark: SparkSession, tmp_path: Path, first_day: int
 ) -> None:
-    lake, journal, beside = Lake(spark, str(tmp_path / "lake")), tmp_path / "journal", Beside(f"sqlite://{tmp_path}/db")
+    lake, journal, compared = (
+        Lake(spark, str(tmp_path / "lake")),
+        tmp_path / "journal",
+        ComparedStore(f"sqlite://{tmp_path}/db"),
+    )
     node = Node(journal, "node-a")
     acked(node, "early", first_day)
     node.close(first_day + DAY_MS)
-    push(beside.url, MAIL, [NewJob("early-3", b"", due_at=first_day, born=first_day + HOUR_MS + 3 * 600_000)])
-    audited = run_audit(lake, str(journal), beside)
+    push(compared.url, MAIL, [NewJob("early-3", b"", due_at=first_day, born=first_day + HOUR_MS + 3 * 600_000)])
+    audited = run_audit(lake, str(journal), compared)
     assert [(one["kind"], one["id"], one["detail"]) for one in read_findings(lake, audited)] == [
         ("duplicated", "early-3", "still in the store after it was acked")
     ]
-    assert run_reconcile(lake, str(journal), beside).counts == {}, "what has ended is not adopted"
+    assert run_reconcile(lake, str(journal), compared).counts == {}, "what has ended is not adopted"

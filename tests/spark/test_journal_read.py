@@ -12,7 +12,7 @@ from duetime.model.clock import SystemClock
 from duetime.model.job import Event
 from duetime.spark.audit import journal as audit_journal
 from duetime.spark.audit.journal import open_segments, read_now
-from duetime.spark.audit.run import Beside, run_audit
+from duetime.spark.audit.run import ComparedStore, run_audit
 from duetime.spark.lake.lake import Lake
 from tests.spark.history import Node
 
@@ -72,5 +72,5 @@ def test_a_node_is_silent_only_if_a_look_after_the_wait_says_so(
         node.leave_open()
 
     during_first_look(beat)
-    beside = Beside(f"sqlite://{tmp_path}/jobs.db", wait_s=WAIT_S)
-    assert run_audit(Lake(spark, str(tmp_path / "lake")), str(tmp_path / "journal"), beside).problems == []
+    compared = ComparedStore(f"sqlite://{tmp_path}/jobs.db", wait_s=WAIT_S)
+    assert run_audit(Lake(spark, str(tmp_path / "lake")), str(tmp_path / "journal"), compared).problems == []

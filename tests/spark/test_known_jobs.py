@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 from duetime.model.job import Event
 from duetime.spark.lake.lake import Lake
 from duetime.spark.load.batch import LostNode, ReconcileFirst, ReconcileRun
-from duetime.spark.load.known_jobs import known_jobs
 from duetime.spark.load.options import LoadOptions
+from duetime.spark.load.push_round import known_jobs
 from tests.spark.history import NAMESPACE, Node, Story
 
 SINCE = 1_790_000_000_000

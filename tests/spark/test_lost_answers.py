@@ -10,7 +10,7 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 
-from duetime.spark.audit.run import Beside, read_findings, run_audit
+from duetime.spark.audit.run import ComparedStore, read_findings, run_audit
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile.run import run_reconcile
 from duetime.stores.redis.store import RedisStore
@@ -52,11 +52,11 @@ def test_a_wiped_store_loses_nothing_that_was_answered(
 ) -> None:
     redis_server, journal = start_redis(), tmp_path / "journal"
     load = asyncio.run(work_under_faults(redis_server, start_server, journal, JOBS * scale))
-    lake, beside = Lake(spark, str(tmp_path / "lake")), Beside(redis_server.url)
+    lake, compared = Lake(spark, str(tmp_path / "lake")), ComparedStore(redis_server.url)
     with redis.Redis.from_url(redis_server.url) as client:
         client.flushall()
 
-    done = run_reconcile(lake, str(journal), beside)
+    done = run_reconcile(lake, str(journal), compared)
     assert done.is_repaired
     found = asyncio.run(held(redis_server.url, {job_id for job_id, _ in load.pushed}))
     # An ack by id may have finished the job that was pushed again under it: of these ids nothing is known.
@@ -64,6 +64,6 @@ def test_a_wiped_store_loses_nothing_that_was_answered(
     back = {key: body for key, body in found.items() if key[0] not in load.acked_by_id}
     assert back == {key: body for key, body in certain.items() if key not in load.acked}
 
-    audited = run_audit(lake, str(journal), beside)
+    audited = run_audit(lake, str(journal), compared)
     assert [one for one in read_findings(lake, audited) if one["kind"] != "unanswered"] == []
     assert audited.total("lost") == 0

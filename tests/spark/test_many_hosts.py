@@ -19,10 +19,9 @@ from duetime.journal.options import JournalOptions
 from duetime.journal.registration import registered
 from duetime.model.job import NewJob
 from duetime.spark.audit.journal import JournalIncomplete
-from duetime.spark.audit.run import Beside
+from duetime.spark.audit.run import ComparedStore
 from duetime.spark.lake.lake import Lake
-from duetime.spark.reconcile.repair import Reconciled
-from duetime.spark.reconcile.run import run_reconcile
+from duetime.spark.reconcile.run import Reconciled, run_reconcile
 from duetime.stores.open import open_store
 from tests.plugins.redis_server import RedisServer
 from tests.plugins.served import ServedProcess, StartServer
@@ -66,7 +65,7 @@ async def all_are_known(url: str, instances: set[str]) -> None:
 def stopped_by(lake: Lake, journal: Path, url: str) -> set[str]:
     """The hosts that a reconcile names when it stops."""
     with pytest.raises(JournalIncomplete) as stopped:
-        run_reconcile(lake, str(journal), Beside(url, wait_s=0))
+        run_reconcile(lake, str(journal), ComparedStore(url, wait_s=0))
     return {node.rpartition("-")[0] for node in stopped.value.fields["nodes"]}
 
 
@@ -104,7 +103,7 @@ def test_what_any_host_acked_is_not_delivered_again(
         Shipper(found, "").run_once()
 
         def reconcile() -> Reconciled:
-            return run_reconcile(lake, str(shared), Beside(redis.url, wait_s=DEADLINE_S))
+            return run_reconcile(lake, str(shared), ComparedStore(redis.url, wait_s=DEADLINE_S))
 
         with ThreadPoolExecutor(2) as pool:
             runs = [pool.submit(reconcile) for _ in range(2)]

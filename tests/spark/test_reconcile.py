@@ -16,7 +16,7 @@ from duetime.model.errors import DuetimeError
 from duetime.model.job import Delivery, Event, Job, NewJob
 from duetime.model.names import Queue
 from duetime.spark.audit.journal import JournalIncomplete
-from duetime.spark.audit.run import Beside, read_findings, run_audit
+from duetime.spark.audit.run import ComparedStore, read_findings, run_audit
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile.run import run_reconcile
 from duetime.stores.base import Push
@@ -74,15 +74,15 @@ def test_what_is_missing_is_put_back(spark: SparkSession, tmp_path: Path, yester
     push(
         url, MAIL, [NewJob("pushed-again", b"newer"), NewJob("nobody-was-promised", b"\xff\x00", attributes={"a": "b"})]
     )
-    lake, beside = Lake(spark, str(tmp_path / "lake")), Beside(url)
+    lake, compared = Lake(spark, str(tmp_path / "lake")), ComparedStore(url)
 
     # The id that was pushed again was accepted by nobody either, as far as this journal knows.
-    planned = run_reconcile(lake, journal, beside, dry_run=True)
+    planned = run_reconcile(lake, journal, compared, dry_run=True)
     assert (planned.lost, planned.counts) == (9, {"pushed": 6, "expired": 1, "superseded": 2, "adopted": 2})
     assert get(url, MAIL, ["waits"]) == [None]
     assert len(list(day.journal.iterdir())) == 2, "a dry run leaves no node"
 
-    done = run_reconcile(lake, journal, beside)
+    done = run_reconcile(lake, journal, compared)
     assert (done.lost, done.counts) == (9, {"pushed": 6, "expired": 1, "superseded": 2, "adopted": 2})
     found = get(url, MAIL, ["waits", "leased", "retried", "dead", "in-time", "pushed-twice"])
     assert all(job is not None for job in found)
@@ -108,10 +108,10 @@ def test_what_is_missing_is_put_back(spark: SparkSession, tmp_path: Path, yester
     assert 0 <= found[4].expires_at - (begun["in-time"].ts + begun["in-time"].ttl) < 60_000
     assert get(url, MAIL, ["too-late", "pushed-again"])[0] is None
 
-    audited = run_audit(lake, journal, beside)
+    audited = run_audit(lake, journal, compared)
     assert (list(read_findings(lake, audited)), audited.problems) == ([], [])
     assert (audited.total("adopted"), audited.total("lost")) == (2, 0)
-    again = run_reconcile(lake, journal, beside)
+    again = run_reconcile(lake, journal, compared)
     assert (again.lost, again.counts, again.nodes) == (0, {}, set())
 
 
@@ -140,7 +140,7 @@ def test_a_job_whose_id_has_a_later_job_is_not_put_back(
 ) -> None:
     url, journal = f"sqlite://{tmp_path}/jobs.db", tmp_path / "journal"
     replace_unrecorded(journal, url, yesterday)
-    done = run_reconcile(Lake(spark, str(tmp_path / "lake")), str(journal), Beside(url, wait_s=0))
+    done = run_reconcile(Lake(spark, str(tmp_path / "lake")), str(journal), ComparedStore(url, wait_s=0))
     assert done.counts == {"pushed": 1, "superseded": 5, "adopted": 1}
     assert {delivery.lease.id for delivery in drain(url, NAMESPACE, "mail")} == {"waits", "only lost"}
 
@@ -148,11 +148,11 @@ def test_a_job_whose_id_has_a_later_job_is_not_put_back(
 def test_a_job_whose_id_has_a_later_job_counts_as_replaced(spark: SparkSession, tmp_path: Path, yesterday: int) -> None:
     url, journal = f"sqlite://{tmp_path}/jobs.db", tmp_path / "journal"
     replace_unrecorded(journal, url, yesterday)
-    lake, beside = Lake(spark, str(tmp_path / "lake")), Beside(url, wait_s=0)
-    audited = run_audit(lake, str(journal), beside)
+    lake, compared = Lake(spark, str(tmp_path / "lake")), ComparedStore(url, wait_s=0)
+    audited = run_audit(lake, str(journal), compared)
     assert (audited.total("lost"), audited.total("replaced")) == (1, 5)
-    assert run_reconcile(lake, str(journal), beside).lost == 6
-    assert run_reconcile(lake, str(journal), beside).lost == 0
+    assert run_reconcile(lake, str(journal), compared).lost == 6
+    assert run_reconcile(lake, str(journal), compared).lost == 0
 
 
 def test_a_job_is_put_back_once_by_two_runs_that_overlap(
@@ -174,15 +174,15 @@ def put_back_twice(spark: SparkSession, tmp_path: Path, yesterday: int, url: str
     for number in range(5):
         Story(node.write, f"job-{number}", yesterday, yesterday).accepted()
     node.close(yesterday + 1)
-    beside = Beside(url, wait_s=0)
+    compared = ComparedStore(url, wait_s=0)
 
     def meanwhile(step: str) -> None:
         if step.startswith("repairing"):
-            first = run_reconcile(lake, str(journal), beside)
+            first = run_reconcile(lake, str(journal), compared)
             assert first.counts == {"pushed": 5}
             assert len(drain(url, NAMESPACE, "mail")) == 5
 
-    second = run_reconcile(lake, str(journal), beside, told=meanwhile)
+    second = run_reconcile(lake, str(journal), compared, on_step=meanwhile)
     assert (second.lost, sum(second.counts.values())) == (5, 5)
     assert drain(url, NAMESPACE, "mail") == [], "what was acked is not delivered again"
 
@@ -208,7 +208,7 @@ def test_a_task_that_was_killed_does_not_stop_the_next_run(
     Story(node.write, "job", yesterday, yesterday).accepted()
     node.close(yesterday + 1)
     assert subprocess.run([sys.executable, "-c", KILLED, url, str(journal)], check=False).returncode == -signal.SIGKILL
-    done = run_reconcile(Lake(spark, str(tmp_path / "lake")), str(journal), Beside(url, wait_s=0))
+    done = run_reconcile(Lake(spark, str(tmp_path / "lake")), str(journal), ComparedStore(url, wait_s=0))
     assert (done.counts, len(done.nodes)) == ({"pushed": 1}, 1)
 
 
@@ -219,11 +219,11 @@ def test_a_gap_stops_it_by_name(spark: SparkSession, tmp_path: Path, yesterday: 
         node.write(Event.HEARTBEAT, yesterday + beat)
     node.close(yesterday + 10)
     (node.folder / "000000000003-000000000004.journal").unlink()
-    lake, beside = Lake(spark, str(tmp_path / "lake")), Beside(f"sqlite://{tmp_path}/jobs.db", wait_s=0)
+    lake, compared = Lake(spark, str(tmp_path / "lake")), ComparedStore(f"sqlite://{tmp_path}/jobs.db", wait_s=0)
     with pytest.raises(JournalIncomplete, match="node-c: entries 3 to 4 are missing"):
-        run_reconcile(lake, str(day.journal), beside)
-    assert get(beside.url, MAIL, ["waits"]) == [None]
-    done = run_reconcile(lake, str(day.journal), beside, assume_lost=["node-c"])
+        run_reconcile(lake, str(day.journal), compared)
+    assert get(compared.url, MAIL, ["waits"]) == [None]
+    done = run_reconcile(lake, str(day.journal), compared, assume_lost=["node-c"])
     assert done.counts["pushed"] == 8
     assert [one.node for one in done.assumed] == ["node-c"]
     [summary] = (tmp_path / "lake" / "reconcile" / done.run).glob("summary.json")

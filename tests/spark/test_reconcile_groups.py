@@ -16,7 +16,7 @@ from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError
 from duetime.model.job import DAY_MS, Delivery, Event, NewJob
 from duetime.model.names import Queue
-from duetime.spark.audit.run import Beside
+from duetime.spark.audit.run import ComparedStore
 from duetime.spark.audit.transform import SCAN, Scanned
 from duetime.spark.lake.lake import Lake
 from duetime.spark.lifecycle.transform import lifecycle
@@ -74,13 +74,13 @@ def test_the_callback_runs_once_after_the_store_was_wiped_twice(spark: SparkSess
         assert len(ran) == 4 - left
         shutil.rmtree(store)
         store.mkdir()
-        assert run_reconcile(lake, str(journal), Beside(url, wait_s=0)).counts == {"pushed": left}
+        assert run_reconcile(lake, str(journal), ComparedStore(url, wait_s=0)).counts == {"pushed": left}
         run_worker(url, journal, ran, max_jobs=1)
     run_worker(url, journal, ran, stop_when_empty=True)
     assert ran == ["0", "1", "2", "3", "callback"]
 
     # Another run of it changes nothing.
-    assert run_reconcile(lake, str(journal), Beside(url, wait_s=0)).lost == 0
+    assert run_reconcile(lake, str(journal), ComparedStore(url, wait_s=0)).lost == 0
     run_worker(url, journal, ran, stop_when_empty=True)
     assert len(ran) == 5
 
@@ -94,7 +94,7 @@ def test_tasks_that_were_running_when_the_store_was_wiped_let_the_callback_run(
     spark: SparkSession, tmp_path: Path, start_redis: Callable[..., RedisServer]
 ) -> None:
     redis, journal = start_redis(), tmp_path / "journal"
-    lake, beside = Lake(spark, str(tmp_path / "lake")), Beside(redis.url)
+    lake, compared = Lake(spark, str(tmp_path / "lake")), ComparedStore(redis.url)
     with connect(redis.url, namespace=NAMESPACE, journal=str(journal)) as client:
         client.queue("mail").bulk([NewJob(f"g~>{number}", b"") for number in range(3)])
         running = client.reserve(["mail"], limit=3)
@@ -104,7 +104,7 @@ def test_tasks_that_were_running_when_the_store_was_wiped_let_the_callback_run(
         assert finish(client, running[1:], of=3) == [None, None]
 
         # Nobody is left to finish last, so one of them is delivered again.
-        assert run_reconcile(lake, str(journal), beside).counts == {"pushed": 1}
+        assert run_reconcile(lake, str(journal), compared).counts == {"pushed": 1}
         [again] = client.reserve(["mail"], limit=3)
         assert again.lease.id in {one.lease.id for one in running[1:]}
         [last] = finish(client, [again], of=3)
@@ -129,7 +129,7 @@ def test_counts_are_raised_in_a_store_and_through_a_server(
     Story(node.write, "g~>2", yesterday, yesterday).accepted().delivered()
     node.close(yesterday + 1000)
 
-    done = run_reconcile(Lake(spark, str(tmp_path / "lake")), str(journal), Beside(url, wait_s=0))
+    done = run_reconcile(Lake(spark, str(tmp_path / "lake")), str(journal), ComparedStore(url, wait_s=0))
     assert done.counts == {"pushed": 1}
     with connect(url, namespace=NAMESPACE) as client:
         [last] = finish(client, client.reserve(["mail"], limit=3), of=3)

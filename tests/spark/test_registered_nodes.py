@@ -19,7 +19,7 @@ from duetime.model.job import Event, Job, NewJob
 from duetime.model.names import Queue
 from duetime.spark import schedule
 from duetime.spark.audit.journal import JournalIncomplete, JournalNow, JournalProblem
-from duetime.spark.audit.run import Audited, Beside, run_audit
+from duetime.spark.audit.run import Audited, ComparedStore, run_audit
 from duetime.spark.ingest.run import about_events, known_nodes, run_ingest
 from duetime.spark.ingest.transform import without_known
 from duetime.spark.lake.lake import Lake, Manifest
@@ -73,16 +73,16 @@ def test_jobs_that_another_host_acked_are_not_pushed_again(spark: SparkSession, 
     url, here, there = f"sqlite://{tmp_path}/jobs.db", tmp_path / "journal", tmp_path / "other-host"
     asyncio.run(two_hosts(url, here, there))
     [other] = [path.name for path in there.iterdir()]
-    lake, beside = Lake(spark, str(tmp_path / "lake")), Beside(url, wait_s=0)
+    lake, compared = Lake(spark, str(tmp_path / "lake")), ComparedStore(url, wait_s=0)
 
     with pytest.raises(JournalIncomplete, match=rf"{other}: entries 1 to \d+ are missing") as stopped:
-        run_reconcile(lake, str(here), beside)
+        run_reconcile(lake, str(here), compared)
     assert stopped.value.fields["nodes"] == [other]
     assert get(url, IDS[:3]) == [None] * 3
     assert len(nodes(url)) == 2
 
     shutil.copytree(there / other, here / other)
-    done = run_reconcile(lake, str(here), beside)
+    done = run_reconcile(lake, str(here), compared)
     assert (done.lost, done.counts) == (0, {})
     assert get(url, IDS[:3]) == [None] * 3
     # They have ended, and all that they wrote is in the lake.
@@ -94,8 +94,8 @@ def test_a_round_forgets_the_nodes_that_have_ended_and_are_whole(spark: SparkSes
     url, here, there = f"sqlite://{tmp_path}/jobs.db", tmp_path / "journal", tmp_path / "other-host"
     asyncio.run(two_hosts(url, here, there))
     [other] = [path.name for path in there.iterdir()]
-    lake, plan = Lake(spark, str(tmp_path / "lake")), RoundPlan(str(here), Beside(url, wait_s=0))
-    run_audit(lake, plan.journal, plan.beside)
+    lake, plan = Lake(spark, str(tmp_path / "lake")), RoundPlan(str(here), ComparedStore(url, wait_s=0))
+    run_audit(lake, plan.journal, plan.compared)
     assert len(nodes(url)) == 2
 
     assert f"gap of {other}" in run_round(lake, plan).problem
@@ -126,7 +126,7 @@ def test_a_node_that_a_wiped_store_is_told_of_during_the_audit_is_named(spark: S
             asyncio.run(remember(url, "killed", RegisteredNode(at=began)))
 
     with pytest.raises(JournalIncomplete, match="killed: registered, and nothing of it has arrived"):
-        run_reconcile(Lake(spark, str(tmp_path / "lake")), str(journal), Beside(url, wait_s=0), told=tell)
+        run_reconcile(Lake(spark, str(tmp_path / "lake")), str(journal), ComparedStore(url, wait_s=0), on_step=tell)
 
 
 async def remember(url: str, node: str, record: RegisteredNode) -> None:
@@ -145,14 +145,14 @@ def test_a_batch_that_broke_off_is_named_until_it_is_done(spark: SparkSession, r
     with pytest.raises(LoadFailed, match="it holds its maximum of 550 jobs"):
         schedule(rows, lake=lake.folder, **load)
     with pytest.raises(JournalIncomplete, match="registered, and nothing of it has arrived") as stopped:
-        run_reconcile(lake, journal, Beside(redis_url, wait_s=0))
+        run_reconcile(lake, journal, ComparedStore(redis_url, wait_s=0))
     [node] = stopped.value.fields["nodes"]
     assert node.startswith("batch-default-default-b1-")
 
     allow(redis_url, 0)
     done = schedule(rows, lake=lake.folder, **load)
     assert (done.accepted, done.repeated) == (600, 500)
-    assert run_reconcile(lake, journal, Beside(redis_url, wait_s=0)).counts == {}
+    assert run_reconcile(lake, journal, ComparedStore(redis_url, wait_s=0)).counts == {}
 
 
 def allow(url: str, jobs: int) -> None:

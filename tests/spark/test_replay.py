@@ -10,9 +10,15 @@ from pyspark.testing import assertDataFrameEqual
 from duetime.client import connect
 from duetime.model.job import Priority, State
 from duetime.spark.lake.lake import Lake
-from duetime.spark.replay.drive import Arrival, drive, percentile
-from duetime.spark.replay.simulate import SimulatedOutcome, simulate_consumers
-from duetime.spark.replay.transform import arrivals, arrivals_by_second
+from duetime.spark.replay.drive import (
+    Arrival,
+    SimulatedOutcome,
+    arrivals,
+    arrivals_by_second,
+    drive,
+    percentile,
+    simulate_consumers,
+)
 from tests.e2e.shell import Shell
 from tests.spark.sample_rows import START, day_of, event, events, job, jobs
 

@@ -12,10 +12,22 @@ from pyspark.sql import functions as F
 from duetime.model.ids import encode
 from duetime.spark.audit.transform import law
 from duetime.spark.lake.lake import Lake
-from duetime.spark.report.data import BatchLine, Heat, Period, Point, QueueBalance, QueueLine, Report
+from duetime.spark.report.data import (
+    BatchLine,
+    Heat,
+    Period,
+    Point,
+    QueueBalance,
+    QueueLine,
+    Report,
+    duration,
+    number,
+    percent,
+    short,
+    span_of,
+)
 from duetime.spark.report.gather import DAY, HOUR, Tables, balances, gather, step_for
 from duetime.spark.report.run import Asked, make_report
-from duetime.spark.report.words import duration, number, percent, short, span_of
 from duetime.spark.report.write import write_report
 from duetime.spark.stats.run import refresh_stats
 from duetime.spark.stats.transform import COUNTS, minute_stats

@@ -23,7 +23,7 @@ from duetime.journal.reader import read_journal
 from duetime.journal.registration import NODE_KIND, RegisteredNode
 from duetime.model.job import Delivery, Event, NewJob
 from duetime.spark import schedule
-from duetime.spark.audit.run import Beside
+from duetime.spark.audit.run import ComparedStore
 from duetime.spark.lake.lake import Lake
 from duetime.spark.load.batch import BatchConflict, ReconcileFirst
 from duetime.spark.load.options import LoadFields
@@ -223,7 +223,7 @@ def test_after_a_reconcile_what_is_missing_is_pushed_once(
     with pytest.raises(ReconcileFirst, match=r"reconcile first .* then run this again: it pushes what is missing"):
         schedule(members(spark, 10), lake=lake, **given)
 
-    run_reconcile(Lake(spark, lake), journal, Beside(server.url, wait_s=0))
+    run_reconcile(Lake(spark, lake), journal, ComparedStore(server.url, wait_s=0))
     done = schedule(members(spark, 10), lake=lake, **given)
     assert (done.rows, done.accepted, done.repeated, done.kept) == (10, 10, 2, 0)
     assert [job.id for job in jobs_in(server.url, "default", "recall")] == [
@@ -262,13 +262,13 @@ def test_rows_that_a_reconcile_adopted_are_not_pushed_again_once_they_are_acked(
         client.queue("other").bulk([NewJob("x", b"x")])
         with pytest.raises(ReconcileFirst, match="marks may have ended"):
             schedule(members(spark, 10), lake=lake, **given)
-        assert run_reconcile(Lake(spark, lake), str(journal), Beside(redis_url)).counts == {"adopted": 10}
+        assert run_reconcile(Lake(spark, lake), str(journal), ComparedStore(redis_url)).counts == {"adopted": 10}
         recall = client.queue("recall")
         recall.ack(recall.reserve(limit=100))
 
         register_node(redis_url, "lost-since", long_ago)
         with monkeypatch.context() as impatient:
-            impatient.setattr("duetime.spark.load.known_jobs.WAIT_S", 0)
+            impatient.setattr("duetime.spark.load.push_round.WAIT_S", 0)
             with pytest.raises(ReconcileFirst, match=r"lost-since: registered, .* reconcile again"):
                 schedule(members(spark, 10), lake=lake, **given)
         assert list(home.glob("_accepted.*")) == [], "what is missing is not known yet"
@@ -291,7 +291,7 @@ def test_after_a_reconcile_through_a_server_its_journal_tells_what_was_pushed(
     (home / "_manifest").unlink()
     begun = json.loads((home / "_pushing").read_text())
     (home / "_pushing").write_text(json.dumps({**begun, "at": begun["at"] - 6 * 86_400_000 - 60_000}))
-    run_reconcile(Lake(spark, lake), journal, Beside(url))
+    run_reconcile(Lake(spark, lake), journal, ComparedStore(url))
     with connect(url) as client:
         client.queue("recall").ack(client.queue("recall").reserve(limit=100))
 

@@ -11,7 +11,7 @@ from duetime.client import connect
 from duetime.model.clock import SystemClock
 from duetime.model.job import NewJob
 from duetime.model.names import DEFAULT_POOL, Queue
-from duetime.spark.audit.run import Beside, run_audit
+from duetime.spark.audit.run import ComparedStore, run_audit
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile.run import run_reconcile
 from duetime.spark.store_view import StoreView
@@ -67,10 +67,10 @@ def test_a_living_job_of_another_pool_is_not_lost(spark: SparkSession, tmp_path:
     server, lake, journal = pools.start(), Lake(spark, str(tmp_path / "lake")), str(pools.journal)
     accept(server, FAST, NewJob("in-fast", b"body"))
     accept(server, None, NewJob("in-default", b"body"))
-    audited = run_audit(lake, journal, Beside(server.api))
+    audited = run_audit(lake, journal, ComparedStore(server.api))
     assert (audited.verdict, audited.found) == ("Sound", {})
-    assert run_reconcile(lake, journal, Beside(server.api)).counts == {}
-    assert run_reconcile(lake, journal, Beside(server.api, token=FAST)).counts == {}
+    assert run_reconcile(lake, journal, ComparedStore(server.api)).counts == {}
+    assert run_reconcile(lake, journal, ComparedStore(server.api, token=FAST)).counts == {}
     assert (ids_in(pools.default), ids_in(pools.fast)) == (["in-default"], ["in-fast"])
 
 
@@ -81,14 +81,14 @@ def test_a_job_that_was_adopted_through_a_server_stays_acked(
     push_unseen(pools.fast, NewJob("from-before", b"body"))
     server = pools.start()
     push_unseen(pools.fast, NewJob("unanswered", b"body"))
-    lake, beside = Lake(spark, str(tmp_path / "lake")), Beside(server.api, token=FAST)
-    assert run_reconcile(lake, str(pools.journal), beside).counts == {"adopted": 1}
+    lake, compared = Lake(spark, str(tmp_path / "lake")), ComparedStore(server.api, token=FAST)
+    assert run_reconcile(lake, str(pools.journal), compared).counts == {"adopted": 1}
 
     with connect(server.api, namespace=QUEUE.namespace, token=FAST) as client:
         deliveries = client.queue(QUEUE.name).reserve(limit=10)
         client.queue(QUEUE.name).ack(deliveries)
     assert sorted(one.lease.id for one in deliveries) == ["from-before", "unanswered"]
-    done = run_reconcile(lake, str(pools.journal), beside)
+    done = run_reconcile(lake, str(pools.journal), compared)
     assert (done.lost, done.counts) == (0, {})
     assert ids_in(pools.fast) == []
 

@@ -13,10 +13,9 @@ from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.job import MAX_BODY
 from duetime.model.names import check_id
 from duetime.spark.load.chunks import Cutter
-from duetime.spark.load.job_columns import REASONS, SCHEMA, job_columns
+from duetime.spark.load.job_columns import REASONS, SCHEMA, job_columns, read_zone
 from duetime.spark.load.job_rows import ROWS, check_columns, job_rows
 from duetime.spark.load.options import read_options
-from duetime.spark.load.wall_clock import read_zone
 from duetime.stores.base import Mark
 
 NOW = 1_800_000_000_000

@@ -9,8 +9,8 @@ from pyspark.testing import assertDataFrameEqual
 
 from duetime.spark.lake.lake import Lake
 from duetime.spark.schemas import STATS
-from duetime.spark.stats import counters
-from duetime.spark.stats.counters import daily_counters, total_counters
+from duetime.spark.stats import run as stats_run
+from duetime.spark.stats.run import daily_counters, total_counters
 from duetime.spark.stats.transform import COUNTS, merged, minute_stats, share_within
 from tests.e2e.shell import Shell
 from tests.spark.sample_rows import DAY, MINUTE, QUEUE, START, day_of, event, events, frame, job, jobs
@@ -154,7 +154,7 @@ def test_the_command_reads_the_days_that_it_shows(
         read.append({str(row.date) for row in stats.select("date").distinct().collect()})
         return daily_counters(stats)
 
-    monkeypatch.setattr(counters, "daily_counters", seen)
+    monkeypatch.setattr(stats_run, "daily_counters", seen)
     shell = Shell("", tmp_path)
     for days in (2, 0):
         told = shell.ok("pipeline", "stats", "--days", str(days), "--json").document

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from duetime.model.errors import InvalidRequest
 from duetime.model.ids import encode
 from duetime.model.job import Event
-from duetime.spark.ingest import ended_nodes
+from duetime.spark.ingest import about as events_about
 from duetime.spark.ingest.about import about_events, known_purges
 from duetime.spark.ingest.run import known_nodes, run_ingest
 from duetime.spark.lake.lake import Lake, Manifest, Table
@@ -170,9 +170,9 @@ def test_what_a_killed_run_left_aside_goes_after_a_day(spark: SparkSession, tmp_
 def test_files_of_ended_nodes_go_a_day_after_they_were_replaced(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ended_nodes, "MOST_FILES", 2)
+    monkeypatch.setattr(events_about, "MOST_FILES", 2)
     journal, lake = tmp_path / "journal", Lake(spark, str(tmp_path / "lake"))
-    folder = tmp_path / "lake" / "events" / ended_nodes.FOLDER
+    folder = tmp_path / "lake" / "events" / events_about.ENDED_FOLDER
 
     def end_node(name: str) -> None:
         node = Node(journal, name)

@@ -91,8 +91,8 @@ class LineageEvents:
             self._complain(f"the OpenLineage event {state.name} of {step} was not sent: {error}")
 
     def _inputs(self, step: str) -> list[str]:
-        beside = self._plan.beside
-        places = {"journal": self._lake.files.home(self._plan.journal), "store": beside.url if beside else ""}
+        compared = self._plan.compared
+        places = {"journal": self._lake.files.home(self._plan.journal), "store": compared.url if compared else ""}
         found = [places.get(name, f"{self._lake.folder}/{name}") for name in READS.get(step, ())]
         return [place for place in found if place]
 

@@ -18,14 +18,14 @@ from msgspec import Struct, field
 
 from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError
-from duetime.spark.audit.run import Audited, Beside, run_audit
+from duetime.spark.audit.run import Audited, ComparedStore, run_audit
 from duetime.spark.ingest.run import run_ingest
 from duetime.spark.lake.lake import Lake
 from duetime.spark.lifecycle.run import run_lifecycle
 from duetime.spark.report.run import Asked, NothingToReport, make_report, summary, write_file
 from duetime.spark.stats.run import refresh_stats
 
-Told = Callable[[str], None]
+OnStep = Callable[[str], None]
 METRIC = "duetime_pipeline"
 WHOLE = "round"
 """What a watcher hears of as the step that holds all others."""
@@ -33,10 +33,10 @@ WHOLE = "round"
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """`beside` is the store to audit, None for the journal alone. Without `report`, no report is written."""
+    """`compared` is the store to audit, None for the journal alone. Without `report`, no report is written."""
 
     journal: str
-    beside: Beside | None
+    compared: ComparedStore | None
     report: Path | None = None
     last_ms: int = 7 * 86_400_000
     assume_lost: Sequence[str] = ()
@@ -88,7 +88,7 @@ def run_round(
     plan: RoundPlan,
     *,
     number: int = 1,
-    told: Told = lambda step: None,
+    on_step: OnStep = lambda step: None,
     ended: Callable[[Round], None] = lambda made: None,
     watcher: RoundWatcher | None = None,
 ) -> Round:
@@ -101,7 +101,7 @@ def run_round(
     watcher = watcher or Unwatched()
     watcher.began(WHOLE)
     for name, step in _STEPS.items():
-        told(name)
+        on_step(name)
         watcher.began(name)
         began = time.monotonic()
         try:
@@ -150,7 +150,7 @@ def _stats(lake: Lake, plan: RoundPlan) -> Counted:
 
 def _audit(lake: Lake, plan: RoundPlan) -> Counted:
     # Somebody who only ever runs rounds would never forget a node, and each program that uses the store adds one.
-    audited = run_audit(lake, plan.journal, plan.beside, assume_lost=plan.assume_lost, forget_ended=True)
+    audited = run_audit(lake, plan.journal, plan.compared, assume_lost=plan.assume_lost, forget_ended=True)
     return audit_verdict(audited)
 
 

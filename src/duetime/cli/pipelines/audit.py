@@ -10,7 +10,7 @@ from rich.text import Text
 from duetime.cli.options import takes_options
 from duetime.cli.output import Answer, note, safe
 from duetime.cli.pipelines.options import SparkOptions
-from duetime.cli.pipelines.sources import ComparedStore, JournalSource, StoreSource
+from duetime.cli.pipelines.sources import JournalSource, StoreSource, StoreTarget
 from duetime.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class AuditOptions:
 
 @takes_options
 def audit(
-    options: AuditOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: ComparedStore
+    options: AuditOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: StoreTarget
 ) -> None:
     """Compare the journal with the store: find jobs that were lost.
 
@@ -44,9 +44,9 @@ def audit(
         from duetime.spark.lake.lake import Lake
 
         lake = Lake(session, spark.lake_folder)
-        beside = None if options.journal_only else store.beside(target)
+        compared = None if options.journal_only else store.compared(target)
         with show_progress("audit", as_json=target.json) as progress, progress.follow(session):
-            audited = run_audit(lake, journal, beside, assume_lost=store.assume_lost or (), told=_sayer(target))
+            audited = run_audit(lake, journal, compared, assume_lost=store.assume_lost or (), on_step=_sayer(target))
         if target.json:
             _documents(answer, audited, read_findings(lake, audited))
         else:
@@ -55,7 +55,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def _sayer(target: ComparedStore) -> Callable[[str], None]:
+def _sayer(target: StoreTarget) -> Callable[[str], None]:
     def say(step: str) -> None:
         if not target.json:
             note(f"{step} ...")

@@ -58,13 +58,13 @@ def forecast(options: ForecastOptions, spark: SparkOptions, target: Target) -> N
         from duetime.spark.forecast import run
         from duetime.spark.forecast.model import find_trouble
         from duetime.spark.forecast.page import ForecastPage, forecast_summary, write_forecast
-        from duetime.spark.forecast.store import pending_loads
+        from duetime.spark.forecast.run import pending_loads
         from duetime.spark.lake.lake import Lake
 
         window = run.window_for(now, duration_ms(options.ahead))
         with target.connect() as client, show_progress("waiting", as_json=target.json, unit="queues") as progress:
             pending = pending_loads(
-                client, window.edges, told=lambda done, total: progress.advance_to(done, total=total)
+                client, window.edges, on_progress=lambda done, total: progress.advance_to(done, total=total)
             )
         lake = Lake(session, spark.lake_folder)
         jobs = lake.jobs.read()

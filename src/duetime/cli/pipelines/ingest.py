@@ -43,7 +43,7 @@ def ingest(options: IngestOptions, source: JournalSource, spark: SparkOptions, f
         lake = Lake(session, spark.lake_folder)
         with show_progress("ingest", as_json=form.json, unit="events") as progress:
             done = run_ingest(
-                lake, journal, every=options.every, told=lambda so_far: progress.advance_to(so_far.events)
+                lake, journal, every=options.every, on_progress=lambda so_far: progress.advance_to(so_far.events)
             )
     answer.show(_document(done), _text(done))
     if done.damaged:

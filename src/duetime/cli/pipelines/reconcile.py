@@ -8,11 +8,11 @@ import typer
 from duetime.cli.options import takes_options
 from duetime.cli.output import note, safe
 from duetime.cli.pipelines.options import SparkOptions
-from duetime.cli.pipelines.sources import ComparedStore, JournalSource, StoreSource
+from duetime.cli.pipelines.sources import JournalSource, StoreSource, StoreTarget
 from duetime.cli.progress import show_progress
 
 if TYPE_CHECKING:
-    from duetime.spark.reconcile.repair import Reconciled
+    from duetime.spark.reconcile.run import Reconciled
 
 
 WORDS = {
@@ -35,7 +35,7 @@ class ReconcileOptions:
 
 @takes_options
 def reconcile(
-    options: ReconcileOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: ComparedStore
+    options: ReconcileOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: StoreTarget
 ) -> None:
     """Push lost jobs again, with the same id and born.
 
@@ -58,10 +58,10 @@ def reconcile(
             done = run_reconcile(
                 lake,
                 journal,
-                store.beside(target),
+                store.compared(target),
                 dry_run=options.dry_run,
                 assume_lost=store.assume_lost or (),
-                told=(lambda step: None) if target.json else (lambda step: note(f"{step} ...")),
+                on_step=(lambda step: None) if target.json else (lambda step: note(f"{step} ...")),
             )
     answer.show(_document(done), _text(done))
     if not done.is_repaired:

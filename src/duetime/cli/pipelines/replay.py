@@ -68,7 +68,7 @@ def replay(
         from pyspark.sql import functions as F
 
         from duetime.spark.lake.lake import Lake
-        from duetime.spark.replay.transform import arrivals
+        from duetime.spark.replay.drive import arrivals
 
         lake = Lake(session, spark.lake_folder)
         ours = (F.col("namespace") == target.space) & (F.col("queue") == queue)
@@ -102,7 +102,7 @@ def check(queue: str, options: ReplayOptions, target: Target, *, length_ms: int)
 def _plan(arrived: "DataFrame", speed: float) -> dict[str, Any]:
     from pyspark.sql import functions as F
 
-    from duetime.spark.replay.transform import arrivals_by_second
+    from duetime.spark.replay.drive import arrivals_by_second
 
     sums: Any = (
         arrivals_by_second(arrived)
@@ -132,7 +132,7 @@ def _plan_text(plan: dict[str, Any], options: ReplayOptions) -> str:
 
 
 def _simulate(answer: Answer, arrived: "DataFrame", options: ReplayOptions) -> None:
-    from duetime.spark.replay.simulate import simulate_consumers
+    from duetime.spark.replay.drive import simulate_consumers
 
     rows = arrived.select("offset_ms", "delay_ms", "run_ms").collect()
     known = [row.run_ms for row in rows if row.run_ms is not None]
@@ -176,7 +176,7 @@ def _drive(answer: Answer, arrived: "DataFrame", options: ReplayOptions, target:
             queue,
             speed=options.speed,
             prefix=prefix,
-            told=progress.advance_to,
+            on_progress=progress.advance_to,
         )
     sums: dict[str, Any] = {
         "queue": options.to,

@@ -12,7 +12,7 @@ import typer
 from duetime.cli.options import takes_options
 from duetime.cli.output import note, safe
 from duetime.cli.pipelines.options import SparkOptions, local_file
-from duetime.cli.pipelines.sources import ComparedStore, JournalSource, StoreSource
+from duetime.cli.pipelines.sources import JournalSource, StoreSource, StoreTarget
 from duetime.model.clock import duration_ms
 from duetime.model.humanise import span
 
@@ -52,7 +52,7 @@ class RunOptions:
 
 @takes_options
 def run(
-    options: RunOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: ComparedStore
+    options: RunOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: StoreTarget
 ) -> None:
     """Run ingest, lifecycle, stats, audit and report, once or repeatedly.
 
@@ -74,7 +74,7 @@ def run(
         lake = Lake(session, spark.lake_folder)
         plan = RoundPlan(
             journal,
-            None if options.journal_only else store.beside(target),
+            None if options.journal_only else store.compared(target),
             options.report,
             duration_ms(options.last),
             store.assume_lost or (),
@@ -89,7 +89,9 @@ def run(
         watcher = _lineage(lake, plan, options.lineage) if options.lineage else None
         number = 1
         while True:
-            made = run_round(lake, plan, number=number, told=_sayer(target, number), ended=write_files, watcher=watcher)
+            made = run_round(
+                lake, plan, number=number, on_step=_sayer(target, number), ended=write_files, watcher=watcher
+            )
             answer.show(_document(made), _text(made))
             if not every_ms:
                 break
@@ -105,7 +107,7 @@ def _lineage(lake: "Lake", plan: "RoundPlan", namespace: str) -> "RoundWatcher":
     return LineageEvents(lake, plan, namespace=namespace, complain=note, client=OpenLineageClient())
 
 
-def _sayer(target: ComparedStore, number: int) -> Callable[[str], None]:
+def _sayer(target: StoreTarget, number: int) -> Callable[[str], None]:
     return (lambda step: None) if target.json else (lambda step: note(f"round {number}: {step} ..."))
 
 

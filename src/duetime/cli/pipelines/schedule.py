@@ -19,8 +19,8 @@ from duetime.model.masking import mask
 
 if TYPE_CHECKING:
     from duetime.spark.load.batch import Scheduled
+    from duetime.spark.load.job_rows import Preview
     from duetime.spark.load.options import LoadFields
-    from duetime.spark.load.preview import Preview
     from duetime.spark.sources import Selection
 
 SHOWN_HOURS = 24
@@ -142,8 +142,8 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
         _show(answer, done, f"{target.space}/{options.queue}", batch, spark.lake_folder)
         return
     with spark.session("schedule") as session, show_progress("reading", as_json=target.json) as progress:
+        from duetime.spark.load.job_rows import preview as look
         from duetime.spark.load.options import read_options
-        from duetime.spark.load.preview import preview as look
         from duetime.spark.load.schedule import schedule as load
         from duetime.spark.sources import read_selection
 

@@ -11,7 +11,7 @@ from duetime.model.clock import duration_ms
 from duetime.model.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from duetime.spark.audit.run import Beside
+    from duetime.spark.audit.run import ComparedStore
 
 SOURCE_PANEL = "Journal and store"
 
@@ -37,7 +37,7 @@ class JournalSource:
 
 
 @dataclass(frozen=True)
-class ComparedStore(Target):
+class StoreTarget(Target):
     """The store or server that the journal is compared with."""
 
     # An audit of one namespace proves less, so the default of the other commands does not narrow it.
@@ -91,10 +91,10 @@ class StoreSource:
         ),
     ] = None
 
-    def beside(self, target: Target) -> "Beside":
-        from duetime.spark.audit.run import Beside
+    def compared(self, target: Target) -> "ComparedStore":
+        from duetime.spark.audit.run import ComparedStore
 
-        return Beside(
+        return ComparedStore(
             target.address,
             token=target.secret,
             pool=self.pool,

@@ -31,8 +31,7 @@ def stats(options: StatsOptions, spark: SparkOptions, form: AnswerForm) -> None:
     answer = form.answer
     with spark.session("stats") as session, show_progress("stats", as_json=form.json) as progress:
         from duetime.spark.lake.lake import Lake
-        from duetime.spark.stats.counters import daily_counters, total_counters
-        from duetime.spark.stats.run import refresh_stats
+        from duetime.spark.stats.run import daily_counters, refresh_stats, total_counters
 
         lake = Lake(session, spark.lake_folder)
         with progress.follow(session):

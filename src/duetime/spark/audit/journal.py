@@ -5,24 +5,95 @@ so entries that the lake has by then are left out of the copy. The table `events
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
 
 from duetime.journal.registration import RegisteredNode
+from duetime.journal.segments import open_name, parse
 from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.names import DEFAULT_POOL
-from duetime.spark.audit.open_segments import OpenSegments
 from duetime.spark.ingest import transform as ingest
-from duetime.spark.ingest.about import DamagedLines, about_events
-from duetime.spark.ingest.ended_nodes import read_ended
-from duetime.spark.ingest.run import extents, known_nodes, run_ingest
-from duetime.spark.lake.files import files_for
+from duetime.spark.ingest.about import DamagedLines, about_events, read_ended
+from duetime.spark.ingest.run import extents, find_damage, known_nodes, run_ingest
+from duetime.spark.lake.files import Files, files_for
 from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import NodeState, join_nodes, without
 from duetime.spark.load.batch_journal import BATCH_NODE
+from duetime.spark.schemas import EVENTS, frame
 from duetime.spark.store_view import StoreView
+
+# --- segments that are still being written
+#
+# The complete lines of segments that are still being written, each read once, however often an audit looks.
+#
+# An audit that waits for a node looks every second, and a segment may have 64 MiB. So each look reads from where the
+# one before it ended, and keeps what it found in files of its own. Runs on the driver; executors check the lines.
+
+
+class OpenSegments:
+    """`folder` is for the copies. `read_bytes` counts what was read of the journal."""
+
+    def __init__(self, lake: Lake, files: Files, journal: str, folder: str) -> None:
+        self._lake, self._files, self._journal, self._folder = lake, files, journal, folder
+        self._places: dict[str, tuple[int, int]] = {}  # by path: the next byte and the number of its entry
+        self._looks = 0
+        self._kept: list[str] = []
+        self._copies: list[str] = []
+        self.damage: list[DamagedLines] = []
+        self.read_bytes = 0
+
+    def copy(self, ended: Collection[str]) -> dict[str, int]:
+        """Copy the lines that are new; answers per node the last entry that a sealed segment's name speaks of.
+
+        `ended` are nodes that write no more; they are not looked at.
+        """
+        self._looks += 1
+        lasts: dict[str, int] = {}
+        for node in self._files.list(self._journal):
+            for file in self._files.list(node.path) if node.is_folder and node.name not in ended else []:
+                if (segment := parse(Path(file.name))) is None:
+                    continue
+                if segment.is_open:
+                    self._copy(node.name, file.path, segment.first)
+                else:
+                    lasts[node.name] = max(segment.last, lasts.get(node.name, 0))
+        return lasts
+
+    def _copy(self, node: str, path: str, first: int) -> None:
+        start, seq = self._places.get(path, (0, first))
+        try:
+            content = self._files.read(path, start)
+        except FileNotFoundError:  # sealed since it was listed; the ingest that follows reads it
+            return
+        complete = content[: content.rfind(b"\n") + 1]  # the last line may not be complete yet
+        if not complete:
+            return
+        # Named after its first entry, so that a damaged line is known by the number of its entry.
+        self._copies.append(f"{self._folder}/{self._looks:06d}/{node}/{open_name(seq)}")
+        self._lake.files.create(self._copies[-1], complete)
+        self._places[path] = start + len(complete), seq + complete.count(b"\n")
+        self.read_bytes += len(complete)
+
+    def events(self) -> DataFrame:
+        """EVENTS of all copies, those of earlier looks included."""
+        if self._copies:
+            aside = f"{self._folder}/{self._looks:06d}.parquet"
+            lines = self._lake.spark.read.format("text").option("lineSep", "\n").load(self._copies)
+            seen = Observation()
+            found = lines.select("value", F.col("_metadata.file_path").alias("file")).transform(ingest.read_lines)
+            # Written before anything is left out: Spark observes nothing in a query that it finds to be empty half way.
+            found.observe(seen, *ingest.damage_seen()).transform(ingest.good_events).write.parquet(aside)
+            self.damage += find_damage(self._lake, seen.get["bad_files"])[0]
+            self._kept.append(aside)
+            self._copies = []
+        if not self._kept:
+            return frame(self._lake.spark, [], EVENTS)
+        return self._lake.spark.read.schema(EVENTS).parquet(*self._kept)
+
 
 LOOK_EVERY_S = 1.0
 TELL_EVERY_S = 10.0
@@ -131,10 +202,10 @@ class JournalNow:
 
 @dataclass(frozen=True)
 class Wait:
-    """How long to wait for missing entries; `told` is called with a text that names the nodes waited for."""
+    """How long to wait for missing entries; `on_step` is called with a text that names the nodes waited for."""
 
     seconds: float
-    told: Callable[[str], None] = lambda step: None
+    on_step: Callable[[str], None] = lambda step: None
 
 
 def read_until(
@@ -162,7 +233,7 @@ def read_until(
             return now
         if left_s <= tell_at:
             others = f" and {len(nodes) - NAMED_NODES} more" if len(nodes) > NAMED_NODES else ""
-            wait.told(f"waiting up to {left_s:.0f} s for the heartbeat of {', '.join(nodes[:NAMED_NODES])}{others}")
+            wait.on_step(f"waiting up to {left_s:.0f} s for the heartbeat of {', '.join(nodes[:NAMED_NODES])}{others}")
             tell_at = left_s - TELL_EVERY_S
         time.sleep(LOOK_EVERY_S)
 
@@ -182,8 +253,8 @@ def read_now(lake: Lake, journal: str, opened: OpenSegments) -> JournalNow:
     late = opened.events().transform(ingest.once).transform(ingest.without_known, known)
     late_nodes, rows, _ = extents(late)
     # A damaged line of a copy may have been found in the sealed file, too.
-    told = {(one.node, one.seq) for one in about.damage}
-    fresh = [one for one in opened.damage if (one.node, one.seq) not in told]
+    known_damage = {(one.node, one.seq) for one in about.damage}
+    fresh = [one for one in opened.damage if (one.node, one.seq) not in known_damage]
     # Nodes are taken from the entries, not from folders: a folder may only hold copies of another node's segments.
     nodes = join_nodes(known, late_nodes)
     return JournalNow(manifest, late, rows, nodes, [*about.damage, *fresh], lasts)
@@ -214,9 +285,9 @@ def check_complete(now: JournalNow, pool: str, after: int, assume_lost: Iterable
         raise InvalidRequest(f"--assume-lost: the journal knows no node {', '.join(sorted(unknown))}")
     problems = now.problems(pool, after)
     if left := [one for one in problems if one.node not in lost]:
-        told = "; ".join(f"{one.node}: {one.detail}" for one in left[:5])
+        named = "; ".join(f"{one.node}: {one.detail}" for one in left[:5])
         raise JournalIncomplete(
-            f"the journal is not complete, so nothing was done: {told}. Bring the segments back, or say "
+            f"the journal is not complete, so nothing was done: {named}. Bring the segments back, or say "
             "--assume-lost NODE if they are gone for good",
             nodes=sorted({one.node for one in left}),
         )

@@ -20,9 +20,8 @@ from duetime.model.clock import SystemClock
 from duetime.model.ids import IdMaker
 from duetime.model.job import Event
 from duetime.spark.audit import transform as audit
-from duetime.spark.audit.closed_files import closed_sums, days_of
 from duetime.spark.audit.journal import JournalNow, JournalProblem, Wait, forget_whole_nodes, read_until
-from duetime.spark.audit.scan import scan
+from duetime.spark.audit.scan import closed_sums, days_of, scan
 from duetime.spark.audit.transform import SCAN, Scanned
 from duetime.spark.ingest.about import purge_frame
 from duetime.spark.lake.lake import DataFile, Lake, Manifest
@@ -46,11 +45,11 @@ FINDINGS_AT_ONCE = 10_000
 SUMMARY_FINDINGS = 50
 SUMMARY_FIELDS = ("kind", "namespace", "queue", "id", "batch", "detail")
 
-Told = Callable[[str], None]
+OnStep = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Beside:
+class ComparedStore:
     """The store to compare the journal with. `namespaces` narrows everything to some of them; none means all. `pool` is
     the store's name in the journal; without it the store or the server is asked.
 
@@ -114,11 +113,11 @@ class Evidence:
 def run_audit(
     lake: Lake,
     journal: str,
-    beside: Beside | None = None,
+    compared: ComparedStore | None = None,
     *,
     assume_lost: Sequence[str] = (),
     forget_ended: bool = False,
-    told: Told = lambda step: None,
+    on_step: OnStep = lambda step: None,
 ) -> Audited:
     """Changes nothing but the lake. Safe to run at any time, beside live traffic too.
 
@@ -126,11 +125,11 @@ def run_audit(
     """
     run = IdMaker().make()
     try:
-        evidence = gather(lake, journal, beside, run=run, assume_lost=assume_lost, told=told)
-        told("weighing")
+        evidence = gather(lake, journal, compared, run=run, assume_lost=assume_lost, on_step=on_step)
+        on_step("weighing")
         audited = weigh(lake, evidence, run=run, assume_lost=assume_lost)
-        if beside and forget_ended:
-            with closing(StoreView(beside.url, beside.token)) as view:
+        if compared and forget_ended:
+            with closing(StoreView(compared.url, compared.token)) as view:
                 forget_whole_nodes(lake, evidence.journal, view)
         return audited
     finally:
@@ -140,11 +139,11 @@ def run_audit(
 def gather(
     lake: Lake,
     journal: str,
-    beside: Beside | None,
+    compared: ComparedStore | None,
     *,
     run: str,
     assume_lost: Sequence[str] = (),
-    told: Told = lambda step: None,
+    on_step: OnStep = lambda step: None,
 ) -> Evidence:
     """Scan the store, then read the journal past that moment, then bring the jobs up to the journal.
 
@@ -158,16 +157,16 @@ def gather(
         return [name for name in nodes if name not in assume_lost]
 
     with ExitStack() as stack:
-        if beside:
-            told("scanning the store")
-            view = stack.enter_context(closing(StoreView(beside.url, beside.token)))
-            scanned, registered = scan_store(lake, view, beside, run), view.registered
-        told("reading the journal")
-        wait = Wait(beside.wait_s if beside else 0, told)
+        if compared:
+            on_step("scanning the store")
+            view = stack.enter_context(closing(StoreView(compared.url, compared.token)))
+            scanned, registered = scan_store(lake, view, compared, run), view.registered
+        on_step("reading the journal")
+        wait = Wait(compared.wait_s if compared else 0, on_step)
         now = read_until(lake, journal, run, registered=registered, awaited=awaited, wait=wait)
-    told("following the jobs")
+    on_step("following the jobs")
     run_lifecycle(lake)
-    return follow(lake, now, scanned, beside.namespaces if beside else (), run=run)
+    return follow(lake, now, scanned, compared.namespaces if compared else (), run=run)
 
 
 def follow(lake: Lake, now: JournalNow, scanned: Scanned | None, namespaces: Sequence[str], *, run: str) -> Evidence:
@@ -183,23 +182,23 @@ def follow(lake: Lake, now: JournalNow, scanned: Scanned | None, namespaces: Seq
     return replace(evidence, jobs=evidence.narrowed(jobs))
 
 
-def scan_store(lake: Lake, view: StoreView, beside: Beside, run: str) -> Scanned:
+def scan_store(lake: Lake, view: StoreView, compared: ComparedStore, run: str) -> Scanned:
     """Write down what the store holds, and when."""
     record, began = view.journaling(), view.info()
     wanted = {
         queue: counted
         for queue, counted in view.counts().items()
-        if not beside.namespaces or queue.namespace in beside.namespaces
+        if not compared.namespaces or queue.namespace in compared.namespaces
     }
     folder = f"{lake.scratch(run)}/scan"
-    scan(lake.spark, LoadOptions(beside.url, token=beside.token), wanted).write.parquet(folder)
+    scan(lake.spark, LoadOptions(compared.url, token=compared.token), wanted).write.parquet(folder)
     return Scanned(
         jobs=lake.spark.read.schema(SCAN).parquet(folder),
         began_at=began.now,
         ended_at=view.now(),
-        pool=beside.pool or record.pool,
+        pool=compared.pool or record.pool,
         since=record.since,
-        grace_ms=beside.grace_ms,
+        grace_ms=compared.grace_ms,
         epoch=began.epoch,
     )
 

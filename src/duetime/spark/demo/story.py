@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from duetime.client import Client
 from duetime.model.clock import SystemClock
 from duetime.model.errors import StoreUnavailable
-from duetime.spark.audit.run import Audited, Beside, run_audit
-from duetime.spark.demo.consumers import Consumers
-from duetime.spark.demo.members import DemoMembers, members_table, reminders
-from duetime.spark.demo.processes import DemoFailed, EmptyRedis, Server
+from duetime.spark.audit.run import Audited, ComparedStore, run_audit
+from duetime.spark.demo.processes import Consumers, DemoFailed, EmptyRedis, Server
 from duetime.spark.lake.lake import Lake
 from duetime.spark.load.batch import Scheduled
 from duetime.spark.load.schedule import schedule
@@ -28,6 +27,59 @@ from duetime.spark.reconcile.run import Reconciled, run_reconcile
 from duetime.spark.report.data import Report
 from duetime.spark.report.run import Asked, make_report, write_file
 from duetime.spark.stats.run import refresh_stats
+
+# --- the members
+#
+# The demo's table of members: some reminders fall due within a short window, most within a month.
+#
+# The executors make it; the same arguments make the same table.
+
+
+DAY_MS = 86_400_000
+NOTICE_MS = 3 * DAY_MS
+"""A member is reminded three days before the membership ends."""
+MONTH_MS = 30 * DAY_MS
+SOONEST = 50
+"""One member in this many is due within the window, but at most MOST_SOON."""
+MOST_SOON = 20_000
+
+
+@dataclass(frozen=True)
+class DemoMembers:
+    """`rows` members, `soon` of them due evenly over `window_ms` from `window_at`, the others in the month after."""
+
+    rows: int
+    window_at: int
+    window_ms: int
+
+    @property
+    def soon(self) -> int:
+        return min(max(self.rows // SOONEST, 1), MOST_SOON)
+
+
+def members_table(spark: SparkSession, members: DemoMembers) -> DataFrame:
+    """The columns are member_id, email, plan and expires_at (timestamp)."""
+    number = F.col("id")
+    soon = F.lit(members.window_at) + F.floor(number * members.window_ms / members.soon)
+    later = F.lit(members.window_at + DAY_MS) + F.pmod(F.xxhash64(number), F.lit(MONTH_MS))
+    due = F.when(number < members.soon, soon).otherwise(later)
+    plan = F.element_at(F.array(F.lit("pro"), F.lit("free"), F.lit("team")), (number % 3 + 1).cast("int"))
+    return spark.range(members.rows).select(
+        number.alias("member_id"),
+        F.format_string("member%d@example.org", number).alias("email"),
+        plan.alias("plan"),
+        F.timestamp_millis(due + NOTICE_MS).alias("expires_at"),
+    )
+
+
+def reminders(members: DataFrame) -> DataFrame:
+    """The columns that `schedule` takes: id, due_at, body."""
+    return members.select(
+        F.concat(F.lit("recall-"), F.col("member_id").cast("string")).alias("id"),
+        (F.col("expires_at") - F.expr("interval 3 days")).alias("due_at"),
+        F.struct("member_id", "email").alias("body"),
+    )
+
 
 NAMESPACE, QUEUE = "crm", "recall"
 LOADED_PER_S = 25_000
@@ -78,7 +130,7 @@ class Demo:
         self._journal = plan.folder / "journal"
         self._redis = EmptyRedis(plan.folder) if plan.is_redis else None
         self._store = self._redis.url if self._redis else f"sqlite://{plan.folder / 'jobs.db'}"
-        self._beside = Beside(url=self._store, wait_s=WAIT_S)
+        self._compared = ComparedStore(url=self._store, wait_s=WAIT_S)
         self._server = Server(self._store, self._journal, plan.folder)
         self._began = SystemClock().now_ms()
         lead_s = 3 + plan.rows / LOADED_PER_S
@@ -150,14 +202,14 @@ class Demo:
 
     def _audit(self, title: str) -> Audited:
         with self._stage(title):
-            found = run_audit(self._lake, str(self._journal), self._beside, told=self._say)
+            found = run_audit(self._lake, str(self._journal), self._compared, on_step=self._say)
         for problem in found.problems[:3]:
             self._say(f"{problem.kind} at {problem.node}: {problem.detail}")
         return found
 
     def _reconcile(self) -> Reconciled:
         with self._stage("reconcile: pushing again what was promised"):
-            done = run_reconcile(self._lake, str(self._journal), self._beside, told=self._say)
+            done = run_reconcile(self._lake, str(self._journal), self._compared, on_step=self._say)
         self._say(", ".join(f"{count:,} {word}" for word, count in sorted(done.counts.items())) or "nothing to do")
         return done
 

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from duetime.spark.forecast.model import Error, QueueForecast, Trouble
 from duetime.spark.report.charts import Figure, count_axis, duration_axis, target_line
+from duetime.spark.report.data import duration, moment, number, percent, short
 from duetime.spark.report.page import (
     Cell,
     Column,
@@ -20,7 +21,6 @@ from duetime.spark.report.page import (
     verdict,
     write_page,
 )
-from duetime.spark.report.words import duration, moment, number, percent, short
 
 SHOWN = 8
 """How many queues have a chart of their own; the table has them all."""
@@ -257,6 +257,6 @@ def _trust(page: ForecastPage) -> Markup:
     error = page.error
     if error is None or error.wape is None or error.pending_only is None:
         return section("How far to trust this", about, empty("There is too little history for a back-test."))
-    told = Tile("Back-test error", percent(error.wape, 1.0), f"of the load, over {error.origins} days")
+    ours = Tile("Back-test error", percent(error.wape, 1.0), f"of the load, over {error.origins} days")
     other = Tile("Waiting jobs alone", percent(error.pending_only, 1.0), "the error of counting nothing else")
-    return section("How far to trust this", about, tiles([told, other]))
+    return section("How far to trust this", about, tiles([ours, other]))

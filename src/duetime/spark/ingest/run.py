@@ -33,8 +33,10 @@ from duetime.spark.ingest.about import (
     find_group_days,
     find_purges,
     known_purges,
+    put_ended,
+    read_ended,
+    replaced_files,
 )
-from duetime.spark.ingest.ended_nodes import put_ended, read_ended, replaced_files
 from duetime.spark.lake.files import files_for
 from duetime.spark.lake.lake import DataFile, Lake, PublishConflict, Staged
 from duetime.spark.lake.nodes import NodeState, join_nodes
@@ -75,7 +77,7 @@ def run_ingest(
     journal: str,
     *,
     every: Duration | None = None,
-    told: Callable[[Ingested], None] = lambda so_far: None,
+    on_progress: Callable[[Ingested], None] = lambda so_far: None,
 ) -> Ingested:
     """Take in what is sealed and new; with `every`, again at that interval until the process is interrupted.
 
@@ -93,7 +95,7 @@ def run_ingest(
             errors.append(error)
             raise
         compact(lake)
-        told(total)
+        on_progress(total)
 
     while not _follow(lake, journal, take, every, errors):
         time.sleep(BESIDE_S)

@@ -18,9 +18,8 @@ from pyspark.sql import functions as F
 
 from duetime.model.errors import InvalidRequest
 from duetime.model.ids import timestamp_ms
-from duetime.spark.audit.closed_files import ClosedAbout
-from duetime.spark.ingest import ended_nodes
-from duetime.spark.ingest.about import about_events, known_purges
+from duetime.spark.audit.scan import ClosedAbout
+from duetime.spark.ingest.about import ENDED_FOLDER, about_events, known_purges
 from duetime.spark.lake.files import FoundFile
 from duetime.spark.lake.lake import LITTER_MS, SCRATCH, DataFile, Lake, Manifest, Table
 from duetime.spark.lifecycle.run import about_jobs
@@ -196,7 +195,7 @@ class _Sweep:
 
     def ended_nodes(self, before: int) -> None:
         """Files of ended nodes that the manifest of `events` does not name: as `litter`."""
-        table, folder = self._lake.events, ended_nodes.FOLDER
+        table, folder = self._lake.events, ENDED_FOLDER
         manifest = table.manifest()
         named = {f"{folder}/{file}" for file in about_events(manifest).ended} | _dropped_since(manifest, before)
         for file in table.files.list(f"{table.folder}/{folder}"):

@@ -5,10 +5,18 @@ Only what Arrow has no kernel for is done row by row: a body that is a struct, m
 spread. Rows with an id and a body of text or bytes are the fastest. Runs on executors.
 """
 
+import base64
+import datetime
+import decimal
 import hashlib
+import math
+import re
 from collections.abc import Callable
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 from zlib import crc32
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
@@ -18,9 +26,7 @@ from duetime.model.clock import MAX_DURATION, MAX_INSTANT, SECONDS
 from duetime.model.errors import InvalidSettings
 from duetime.model.job import MAX_BODY, MAX_TRIES, Priority
 from duetime.model.names import MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_VALUE, MAX_ATTRIBUTES, MAX_ID, MAX_NAME
-from duetime.spark.load.json_text import json_texts
 from duetime.spark.load.options import LoadOptions
-from duetime.spark.load.wall_clock import instants
 
 arrow: Any = pa
 kernels: Any = pc
@@ -242,3 +248,129 @@ def _is_bad(attributes: dict[str, str | None]) -> bool:
         or "\0" in value
         for key, value in attributes.items()
     )
+
+
+# --- times without a zone
+#
+# Turns times without a zone, which are in the session's time zone, into instants. Runs on executors.
+#
+# Of an hour that the clock shows twice the first is meant, and an hour that it skips is counted on from where the gap
+# begins, as Spark does it when it casts to timestamp.
+
+
+QUARTER_US = 900_000_000
+"""Clocks are put forward and back at whole quarters of an hour, so all times within one quarter have one offset."""
+_FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
+_EPOCH = datetime.datetime(1970, 1, 1)
+
+
+def instants(wall_us: Any, zone_name: str) -> Any:
+    """From microseconds since 1970 on the clocks of a zone to microseconds since 1970 in UTC."""
+    zone = read_zone(zone_name)
+    quarters = kernels.fill_null(wall_us, 0).to_numpy(zero_copy_only=False) // QUARTER_US
+    known = arrow.array(quarters, arrow.int64()).dictionary_encode()
+    offsets = arrow.array([_offset_us(quarter, zone) for quarter in known.dictionary.to_pylist()], arrow.int64())
+    return kernels.subtract(wall_us, offsets.take(known.indices))
+
+
+def _offset_us(quarter: int, zone: datetime.tzinfo) -> int:
+    try:
+        wall = _EPOCH + datetime.timedelta(microseconds=quarter * QUARTER_US)
+    except OverflowError:  # beyond the years that a job can be due in
+        return 0
+    offset = wall.replace(tzinfo=zone).utcoffset()
+    return 0 if offset is None else offset // datetime.timedelta(microseconds=1)
+
+
+def read_zone(name: str) -> datetime.tzinfo:
+    """A zone as Spark's sessions name it: Europe/Berlin, UTC, +05:30, GMT+8."""
+    if fixed := _FIXED.fullmatch(name):
+        sign, *parts = fixed.groups(default="0")
+        hours, minutes, seconds = (int(part) for part in parts)
+        offset = datetime.timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        return datetime.timezone(-offset if sign == "-" else offset)
+    try:
+        return ZoneInfo("UTC" if name == "Z" else name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise InvalidSettings(f"this machine knows no time zone {name!r}: cast due_at to timestamp") from None
+
+
+# --- values as JSON
+#
+# Arrow columns of structs, maps and arrays as JSON, one text per row, as Spark's to_json writes it.
+#
+# Fields that are null are left out, bytes are base64, times are ISO 8601 in the session's zone, and doubles that are
+# not finite are written by name. Works column by column, which costs half of what it costs to convert row by row.
+# Runs on executors.
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def json_texts(column: Any) -> list[bytes | None]:
+    return [None if value is None else _encode(value) for value in _values(column)]
+
+
+def _values(column: Any) -> list[Any]:
+    """Per row an object that msgspec encodes to the text that is wanted."""
+    kind = column.type
+    if arrow.types.is_struct(kind):
+        return _structs(column)
+    if arrow.types.is_map(kind):
+        keys = [str(key) for key in column.keys.to_pylist()]
+        items = list(zip(keys, _values(column.items), strict=True))
+        return [None if rows is None else dict(items[rows]) for rows in _slices(column)]
+    if arrow.types.is_list(kind) or arrow.types.is_large_list(kind):
+        elements = _values(column.values)
+        return [None if rows is None else elements[rows] for rows in _slices(column)]
+    values: list[Any] = column.to_pylist()
+    if _goes_as_it_is(kind):
+        return values
+    return [_scalar(value) for value in values]
+
+
+def _structs(column: Any) -> list[Any]:
+    row = _row_type(tuple(column.type.field(index).name for index in range(column.type.num_fields)))
+    children = [_values(child) for child in column.flatten()]
+    rows = [row(*values) for values in zip(*children, strict=True)] if children else [row() for _ in range(len(column))]
+    if not column.null_count:
+        return rows
+    return [one if valid else None for one, valid in zip(rows, column.is_valid().to_pylist(), strict=True)]
+
+
+@lru_cache(64)
+def _row_type(names: tuple[str, ...]) -> Any:
+    """A type whose fields are written under these names, which may be any text; None is left out."""
+    fields: list[Any] = [(f"f{index}", Any, None) for index in range(len(names))]
+    written = {f"f{index}": name for index, name in enumerate(names)}
+    return msgspec.defstruct("Row", fields, rename=written, omit_defaults=True)
+
+
+def _slices(column: Any) -> list[slice | None]:
+    """Per row of a list or map: where its elements are in the child column."""
+    bounds = column.offsets.to_pylist()
+    slices: list[slice | None] = [slice(first, last) for first, last in pairwise(bounds)]
+    if column.null_count:
+        valid = column.is_valid().to_pylist()
+        return [one if is_valid else None for one, is_valid in zip(slices, valid, strict=True)]
+    return slices
+
+
+def _goes_as_it_is(kind: Any) -> bool:
+    types = arrow.types
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind) or types.is_boolean(kind)
+
+
+def _scalar(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case bytes():
+            return base64.b64encode(value).decode()
+        case decimal.Decimal():
+            return msgspec.Raw(str(value).encode())
+        case datetime.datetime():
+            text = value.isoformat(timespec="milliseconds")
+            return text.replace("+00:00", "Z")
+        case _:
+            return value

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from duetime.client.event_loop import run
-from duetime.spark.load.batch import ReconcileFirst
+from duetime.spark.load.batch import ReconcileFirst, RowProgress
 from duetime.spark.load.batch_journal import FileJournal, SegmentFile
-from duetime.spark.load.batch_progress import RowProgress
 from duetime.spark.load.chunks import Cutter, Portion
 from duetime.spark.load.job_columns import SCHEMA, arrow, kernels
 from duetime.spark.load.options import MARK_LIFE_MS, LoadOptions

@@ -116,7 +116,7 @@ class RepairTask:
 
     async def _put_back(self, view: StoreView, bulk: Bulk, plain: Any, entries: TaskEntries | None) -> Sequence[Any]:
         """Push lost jobs by columns. Returns RESULTS, in one batch: Spark takes long for many small ones."""
-        told: list[Any] = []
+        results: list[Any] = []
         waiting: deque[UnderWay] = deque()
         try:
             for rows in _plain_chunks(plain):
@@ -125,13 +125,13 @@ class RepairTask:
                 waiting.append(UnderWay(queue, rows, jobs, asyncio.create_task(bulk.put_back(queue, jobs))))
                 await asyncio.sleep(0)  # the request is on its way before an answer is worked on
                 if len(waiting) > UNDER_WAY:
-                    told.append(await _answered(view, waiting.popleft(), entries))
+                    results.append(await _answered(view, waiting.popleft(), entries))
             while waiting:
-                told.append(await _answered(view, waiting.popleft(), entries))
+                results.append(await _answered(view, waiting.popleft(), entries))
         finally:
             for request in waiting:
                 request.answer.cancel()
-        return arrow.Table.from_batches(told, RESULT_SCHEMA).combine_chunks().to_batches()
+        return arrow.Table.from_batches(results, RESULT_SCHEMA).combine_chunks().to_batches()
 
     def _carry_out(self, view: StoreView, queue: Queue, rows: Sequence[Row]) -> Iterator[Result]:
         """Asks the store before pushing, because much may have changed since the scan."""
@@ -185,7 +185,7 @@ def _told(results: Iterable[Result], entries: TaskEntries | None) -> Any:
     found = [(row, result, problem, draft and msgspec.json.encode(draft)) for row, result, problem, draft in results]
     if entries and (drafts := [draft for _, _, _, draft in found if draft]):
         entries.write(drafts)
-    told = [
+    rows_out = [
         {
             **{name: row[name] for name in KEY},
             "result": result,
@@ -196,7 +196,7 @@ def _told(results: Iterable[Result], entries: TaskEntries | None) -> Any:
         }
         for row, result, problem, draft in found
     ]
-    return arrow.RecordBatch.from_pylist(told, schema=RESULT_SCHEMA)
+    return arrow.RecordBatch.from_pylist(rows_out, schema=RESULT_SCHEMA)
 
 
 def _push(view: StoreView, queue: Queue, rows: Sequence[Row], now: int) -> Iterator[Result]:

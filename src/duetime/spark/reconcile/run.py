@@ -9,12 +9,15 @@ no entry accepted are adopted by a new entry. What was found and done stays in `
 is simply run again. Runs on the driver.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -22,20 +25,94 @@ from duetime.journal.housekeeping import close_dead_nodes
 from duetime.journal.segments import sealed
 from duetime.model.ids import IdMaker
 from duetime.model.job import DAY_MS
-from duetime.spark.audit.closed_files import days_of
-from duetime.spark.audit.journal import check_complete, forget_whole_nodes
-from duetime.spark.audit.run import Beside, Evidence, Told, born_after, findings, gather, write_places
+from duetime.spark.audit.journal import JournalProblem, check_complete, forget_whole_nodes
+from duetime.spark.audit.run import ComparedStore, Evidence, OnStep, born_after, findings, gather, write_places
+from duetime.spark.audit.scan import days_of
 from duetime.spark.audit.transform import Scanned
 from duetime.spark.ingest.about import about_events
 from duetime.spark.lake.files import Files, LocalFiles, files_for
 from duetime.spark.lake.lake import Lake
+from duetime.spark.load.push_round import task_error
 from duetime.spark.load.task_entries import TaskEntries, close_left
 from duetime.spark.reconcile import joins
 from duetime.spark.reconcile import transform as reconcile
-from duetime.spark.reconcile.repair import Reconciled, repair
-from duetime.spark.reconcile.repair_task import SUPERSEDED, RepairTask
+from duetime.spark.reconcile.repair_task import RESULTS, SUPERSEDED, RepairTask, StoreChanged
 from duetime.spark.schemas import JOBS, KEY
 from duetime.spark.store_view import StoreView
+
+# --- carrying out the plan
+#
+# Has the executors carry out a reconcile's plan, and journals what they did where they cannot. Runs on the driver.
+#
+# The entries come after the pushes. A run that dies in between leaves jobs in the store that the journal knows from
+# before, with a lower attempt; the next run finds them present.
+
+
+ENTRIES_AT_ONCE = 10_000
+NAMED_REFUSALS = 20
+
+
+@dataclass
+class Reconciled:
+    """How many jobs ended in which way.
+
+    pushed: put back. repeated: put back by another run at the same time. expired: closed as expired. adopted: entered
+    into the journal. present: it was there after all. superseded: a newer job has its id, and the old one is closed.
+    no_body: the journal lost its body. refused: the store did not take it. gone: it was to be adopted and has gone.
+    `nodes` are those of the journal that the run wrote.
+    """
+
+    run: str
+    folder: str
+    dry_run: bool
+    lost: int = 0
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    refusals: list[str] = field(default_factory=list[str])
+    assumed: list[JournalProblem] = field(default_factory=list[JournalProblem])
+    nodes: set[str] = field(default_factory=set[str])
+
+    @property
+    def is_repaired(self) -> bool:
+        return not any(self.counts.get(name) for name in ("refused", "no_body"))
+
+
+def repair(
+    lake: Lake, task: RepairTask, entries: TaskEntries | None, done: Reconciled, on_step: Callable[[str], None]
+) -> None:
+    """Carry out the plan of the run. Raises DuetimeError; what was done by then stays, and the next run goes on.
+
+    `entries` is for a journal that the tasks cannot write.
+    """
+    plan: Any = lake.spark.read.parquet(f"{done.folder}/plan")
+    done.lost = plan.where(F.col("action") != reconcile.ADOPT).count()
+    on_step(f"repairing {done.lost:,} jobs")
+    folder = f"{done.folder}/results"
+    try:
+        plan.mapInArrow(task, RESULTS).write.parquet(folder)
+    except PySparkException as error:
+        raise task_error(error, StoreChanged) from error
+    results = lake.spark.read.parquet(folder)
+    for row in results.groupBy("result", "node").agg(F.sum("jobs").alias("jobs")).collect():
+        done.counts[row["result"]] = done.counts.get(row["result"], 0) + row["jobs"]
+        done.nodes |= {row["node"]} if row["node"] else set()
+    refused = results.where(F.col("problem").isNotNull()).select("problem").limit(NAMED_REFUSALS)
+    done.refusals = [row["problem"] for row in refused.collect()] if done.counts.get("refused") else []
+    if entries is None:
+        return
+    on_step("writing the journal")
+    for file in lake.files.list(folder):
+        if file.name.endswith(".parquet"):
+            _write_entries(lake, file.path, entries)
+    done.nodes |= {entries.node} if entries.node else set()
+
+
+def _write_entries(lake: Lake, file: str, entries: TaskEntries) -> None:
+    """The entries of one file of results, which is what a task made and fits into memory."""
+    found: Any = lake.spark.read.parquet(file).where(F.col("entry").isNotNull()).select("entry")
+    table = found.toArrow()
+    for batch in table.to_batches(max_chunksize=ENTRIES_AT_ONCE):
+        entries.write(batch.column("entry").to_pylist())
+
 
 PLAN_ROWS = 50_000
 """At most, of one file of the plan. Spark gives whole files to the tasks, and few large ones leave cores idle."""
@@ -44,11 +121,11 @@ PLAN_ROWS = 50_000
 def run_reconcile(
     lake: Lake,
     journal: str,
-    beside: Beside,
+    compared: ComparedStore,
     *,
     dry_run: bool = False,
     assume_lost: Sequence[str] = (),
-    told: Told = lambda step: None,
+    on_step: OnStep = lambda step: None,
 ) -> Reconciled:
     """Raises JournalIncomplete with the names of the nodes that stand in the way; nothing was done then."""
     run = IdMaker().make()
@@ -58,33 +135,33 @@ def run_reconcile(
         close_dead_nodes(files.path(journal))
     done = Reconciled(run, f"{lake.folder}/reconcile/{run}", dry_run)
     try:
-        evidence = gather(lake, journal, beside, run=run, assume_lost=assume_lost, told=told)
+        evidence = gather(lake, journal, compared, run=run, assume_lost=assume_lost, on_step=on_step)
         scanned = evidence.scanned
         assert scanned is not None
         done.assumed = check_complete(evidence.journal, scanned.pool, scanned.ended_at, assume_lost)
-        told("planning")
+        on_step("planning")
         counted = _write_plan(lake, evidence, done)
         if dry_run:
             _count_plan(lake, done)
         else:
             task = RepairTask(
-                (beside.url, beside.token),
+                (compared.url, compared.token),
                 scanned.epoch,
                 scanned.ended_at,
                 instance=instance,
                 journal=str(files.path(journal)) if isinstance(files, LocalFiles) else "",
             )
-            with closing(StoreView(beside.url, beside.token)) as view:
+            with closing(StoreView(compared.url, compared.token)) as view:
                 if counted is not None:
                     joins.raise_counts(counted, view)
                 try:
                     with _driver_entries(files, journal, view, instance) as entries:
-                        repair(lake, task, entries, done, told)
+                        repair(lake, task, entries, done, on_step)
                 finally:
                     if isinstance(files, LocalFiles):
                         close_left(files.path(journal), instance, view)
                 forget_whole_nodes(lake, evidence.journal, view)
-        _write_summary(lake, done, scanned, beside, files.home(journal))
+        _write_summary(lake, done, scanned, compared, files.home(journal))
         return done
     finally:
         lake.files.delete(lake.scratch(run))
@@ -180,7 +257,7 @@ def _count_plan(lake: Lake, done: Reconciled) -> None:
         done.lost += 0 if row["action"] == reconcile.ADOPT else row["count"]
 
 
-def _write_summary(lake: Lake, done: Reconciled, scanned: Scanned, beside: Beside, journal: str) -> None:
+def _write_summary(lake: Lake, done: Reconciled, scanned: Scanned, compared: ComparedStore, journal: str) -> None:
     summary = {
         "run": done.run,
         "dry_run": done.dry_run,
@@ -191,7 +268,7 @@ def _write_summary(lake: Lake, done: Reconciled, scanned: Scanned, beside: Besid
         "nodes": sorted(done.nodes),
         "epoch": scanned.epoch,
         "scanned_at": scanned.ended_at,
-        "namespaces": list(beside.namespaces),
+        "namespaces": list(compared.namespaces),
         "journal": journal,
         "pool": scanned.pool,
     }

@@ -74,8 +74,8 @@ def bodies_of(events: DataFrame, lost: DataFrame) -> DataFrame:
     """
     begins = events.where(F.col("event").isin(*(event.value for event in BEGINS)) & F.col("body").isNotNull())
     wanted = begins.join(lost.select(*KEY), on=list(KEY), how="left_semi")
-    told = F.struct("body", F.to_json("attributes").alias("attributes"))
-    latest = F.max_by(told, F.struct("attempt", "ts")).alias("latest")
+    carried = F.struct("body", F.to_json("attributes").alias("attributes"))
+    latest = F.max_by(carried, F.struct("attempt", "ts")).alias("latest")
     return wanted.groupBy(*KEY).agg(latest).select(*KEY, "latest.body", "latest.attributes")
 
 

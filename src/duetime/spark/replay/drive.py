@@ -6,11 +6,17 @@ through the client.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heapreplace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from duetime.client.client import QueueClient
-from duetime.model.job import STEP_JOBS, NewJob, Priority
+from duetime.journal.events import REPEATED
+from duetime.model.job import STEP_JOBS, Event, NewJob, Priority
+from duetime.spark.schemas import KEY
 
 TICK_S = 0.005
 """Arrivals within one tick go out in one call."""
@@ -55,7 +61,7 @@ def drive(
     *,
     speed: float,
     prefix: str,
-    told: Callable[[int], None] = lambda pushed: None,
+    on_progress: Callable[[int], None] = lambda pushed: None,
 ) -> Driven:
     """Push all arrivals. Ids are `<prefix>-<number>`, so that replays with different prefixes do not collide."""
     done, start = Driven(), time.monotonic()
@@ -68,7 +74,7 @@ def drive(
         queue.bulk([_job(one, speed, f"{prefix}-{number + index:09d}") for index, one in enumerate(chunk)])
         ended = time.monotonic()
         done.note(len(chunk), max(began - moment, 0) * 1000, (ended - began) * 1000)
-        told(done.pushed)
+        on_progress(done.pushed)
     done.seconds = time.monotonic() - start
     return done
 
@@ -99,3 +105,92 @@ def _job(arrival: Arrival, speed: float, job_id: str) -> NewJob:
         tries=arrival.tries,
         priority=Priority(arrival.priority or Priority.NORMAL),
     )
+
+
+# --- the simulation
+#
+# A simulator for capacity tests: so many consumers, one job each at a time, in the order in which jobs fall due.
+#
+# No store and no waiting: an hour of the past takes a moment. It is the best that such consumers could do, because
+# taking and acking a job costs nothing here.
+
+
+@dataclass(frozen=True)
+class SimulatedOutcome:
+    """Lateness in milliseconds; `busy` is the share of the consumers' time that was work."""
+
+    consumers: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    worst_ms: float
+    busy: float
+
+
+def simulate_consumers(due_ms: Sequence[float], run_ms: Sequence[float], consumers: int) -> SimulatedOutcome:
+    """`due_ms` and `run_ms` belong together, in any order; at least one job."""
+    free = [0.0] * consumers
+    heapify(free)
+    late: list[float] = []
+    end = 0.0
+    for due, run in sorted(zip(due_ms, run_ms, strict=True)):
+        start = max(due, free[0])
+        heapreplace(free, start + run)
+        late.append(start - due)
+        end = max(end, start + run)
+    late.sort()
+    span = max(end - min(due_ms), 1.0)
+    return SimulatedOutcome(
+        consumers,
+        p50_ms=late[len(late) // 2],
+        p95_ms=late[min(int(len(late) * 0.95), len(late) - 1)],
+        p99_ms=late[min(int(len(late) * 0.99), len(late) - 1)],
+        worst_ms=late[-1],
+        busy=min(sum(run_ms) / (span * consumers), 1.0),
+    )
+
+
+# --- arrivals of a window
+#
+# The arrivals of a past window in their order, which a replay is made of. A pure transform.
+#
+# An arrival is a job that was accepted then: when, how long before it was due, and how long it ran once it was
+# delivered. The id is not part of it: a replayed job is another job.
+
+
+BEGINS = (Event.ACCEPTED.value, Event.ADOPTED.value, Event.REPLACED.value)
+
+
+def arrivals(events: DataFrame, jobs: DataFrame, *, start_at: int, end_at: int) -> DataFrame:
+    """Per accepted job in [start_at, end_at): offset from the start, delay, options, size, run time (null: unknown).
+
+    They are in the order of arrival. The last column is the body; Spark does not read it if the caller drops it.
+    """
+    # Jobs that reconcile put back have an attempt, and repeated entries have a reason; both arrived before.
+    came = F.col("event").isin(*BEGINS) & ((F.col("attempt") == 0) | (F.col("event") == Event.ADOPTED.value))
+    came = came & (F.col("reason") != REPEATED)
+    begun = events.where(came & (F.col("ts") >= start_at) & (F.col("ts") < end_at))
+    run_times = jobs.select(*KEY, "run_ms")
+    return (
+        begun.join(run_times, on=list(KEY), how="left")
+        .select(
+            (F.col("ts") - F.lit(start_at)).alias("offset_ms"),
+            F.greatest(F.col("due_at") - F.col("ts"), F.lit(0)).alias("delay_ms"),
+            "priority",
+            F.col("ttl").alias("ttl_ms"),
+            "tries",
+            F.coalesce(F.length("body"), F.lit(0)).alias("size"),
+            "run_ms",
+            "body",
+            F.col("ts").alias("_ts"),
+            F.col("id").alias("_id"),
+        )
+        .orderBy("_ts", "_id")
+        .drop("_ts", "_id")
+    )
+
+
+def arrivals_by_second(arrived: DataFrame) -> DataFrame:
+    """How many arrive in each second of the window; for a look before the replay."""
+    second = F.floor(F.col("offset_ms") / 1000).alias("second")
+    return arrived.groupBy(second).agg(F.count("*").alias("jobs"), F.sum("size").alias("bytes"))

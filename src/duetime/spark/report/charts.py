@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from duetime.spark.report.data import Heat, QueueLine, Report
-from duetime.spark.report.words import duration, number
+from duetime.spark.report.data import Heat, QueueLine, Report, duration, number
 
 Figure = dict[str, Any]
 

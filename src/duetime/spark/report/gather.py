@@ -8,8 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duetime.spark.audit.transform import law
-from duetime.spark.report.data import LEFT, RIGHT, BatchLine, Heat, Period, Point, QueueBalance, QueueLine, Report
-from duetime.spark.report.words import day
+from duetime.spark.report.data import LEFT, RIGHT, BatchLine, Heat, Period, Point, QueueBalance, QueueLine, Report, day
 from duetime.spark.stats.transform import COUNTS, merged, minute_stats, share_within
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000

@@ -14,7 +14,7 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from duetime.spark.report.plotly_source import plotly_source
+from duetime.model.errors import InvalidRequest
 
 TONES = ("", "good", "warn", "bad")
 
@@ -122,3 +122,24 @@ def write_page(title: str, lead: str, body: Sequence[Markup], *, footer: str) ->
         script=Markup(folder.joinpath("page.js").read_text()),
         plotly=Markup(plotly_source()),
     )
+
+
+# --- plotly
+#
+# plotly.js as text, from the installed package `plotly`.
+#
+# No other module knows where it comes from; this repository has no copy of it.
+
+
+END_OF_SCRIPT = "</script"
+
+
+def plotly_source() -> str:
+    """The source, ready for a script element. Raises InvalidRequest if plotly is not installed."""
+    try:
+        from plotly import offline  # noqa: PLC0415 # pyright: ignore[reportMissingTypeStubs]
+    except ModuleNotFoundError:
+        raise InvalidRequest("a report needs plotly: pip install 'duetime[spark]'") from None
+    source: str = offline.get_plotlyjs()
+    # Within a string "<\/script" is the same text and does not end the element.
+    return source.replace(END_OF_SCRIPT, "<\\/script")

@@ -3,7 +3,20 @@
 from markupsafe import Markup
 
 from duetime.spark.report import charts
-from duetime.spark.report.data import LEFT, RIGHT, BatchLine, QueueBalance, QueueLine, Report
+from duetime.spark.report.data import (
+    LEFT,
+    RIGHT,
+    BatchLine,
+    QueueBalance,
+    QueueLine,
+    Report,
+    duration,
+    moment,
+    number,
+    percent,
+    short,
+    span_of,
+)
 from duetime.spark.report.page import (
     Cell,
     Column,
@@ -20,7 +33,6 @@ from duetime.spark.report.page import (
     verdict,
     write_page,
 )
-from duetime.spark.report.words import duration, moment, number, percent, short, span_of
 
 MOST_ROWS = 50
 """How many rows a table shows; the others are counted below it."""

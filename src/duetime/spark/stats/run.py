@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from duetime.spark.lake.lake import DataFile, Lake, Manifest, PublishConflict
 from duetime.spark.lifecycle.job_files import job_files
 from duetime.spark.lifecycle.transform import DAY_MS
-from duetime.spark.stats.transform import minute_stats
+from duetime.spark.stats.transform import QUEUE, minute_stats
 
 TRIES = 3
 
@@ -93,3 +93,37 @@ def _day_of(column: str) -> Column:
 def _laid_out(stats: DataFrame) -> DataFrame:
     """One file per day with its rows sorted by queue, because readers ask for a few queues and days."""
     return stats.repartition("date").sortWithinPartitions("date", "namespace", "queue", "minute_at")
+
+
+# --- counters by topic
+#
+# php-delayqueue's counters, from `stats`: written, notified, deleted and failed, by topic and day, and in total.
+#
+# A topic is a queue. A push that made a job counts as written, also if it replaced another job. A callback that was
+# made counts as notified, and also as failed if it got no good answer. A job that its owner removed counts as
+# deleted.
+
+
+COUNTERS = ("written", "notified", "deleted", "failed")
+
+
+def daily_counters(stats: DataFrame) -> DataFrame:
+    """A row per topic and day; php-delayqueue calls these `tw`, `tn`, `tdel` and `te`."""
+    return stats.groupBy(*QUEUE, "date").agg(*_sums())
+
+
+def total_counters(stats: DataFrame) -> DataFrame:
+    """A row per topic; php-delayqueue calls these `total_write`, `total_notify` and `total_del`."""
+    return stats.groupBy(*QUEUE).agg(*_sums())
+
+
+def _sums() -> list[Column]:
+    parts = {
+        "written": ("accepted", "adopted", "replaced"),
+        "notified": ("notified",),
+        "deleted": ("cancelled", "deleted"),
+        "failed": ("notify_failed",),
+    }
+    return [
+        F.sum(sum((F.col(part) for part in parts[name][1:]), F.col(parts[name][0]))).alias(name) for name in COUNTERS
+    ]
