@@ -43,7 +43,7 @@ def test_a_server_and_programs_beside_it_write_one_history(shell: Shell, serve: 
     lines = shell.ok("history", "welcome-42", "--queue", "mail").out.splitlines()
     assert lines[0] == "default/mail welcome-42"
     assert len(lines) == 1 + 8 + 1
-    assert "due at once, 2 tries, body 'hello'" in lines[1]
+    assert "due immediately, 2 tries, body 'hello'" in lines[1]
     nodes = shell.json("journal", "list")
     assert sorted(node["state"] for node in nodes) == ["closed"] * 7 + ["writing"]
 

@@ -120,7 +120,7 @@ def test_missing_segments_and_lines_are_gaps(node: Path) -> None:
 
 
 def test_a_half_written_line_of_a_living_node_is_no_damage(node: Path) -> None:
-    lock = Lock.take(node, create=True)
+    lock = Lock.acquire(node, create=True)
     assert lock
     path = node / open_name(1)
     path.write_bytes(line(1) + line(2)[:20])
@@ -130,7 +130,7 @@ def test_a_half_written_line_of_a_living_node_is_no_damage(node: Path) -> None:
 
 
 def test_a_tail_goes_on_where_it_was_while_segments_are_written_and_sealed(node: Path) -> None:
-    lock = Lock.take(node, create=True)
+    lock = Lock.acquire(node, create=True)
     assert lock
     tail = Tail(node)
     assert list(tail.read()) == []

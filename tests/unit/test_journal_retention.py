@@ -57,7 +57,7 @@ def test_the_oldest_of_all_nodes_go_first_when_there_is_too_much(tmp_path: Path)
 
 def test_what_another_process_writes_is_its_own_business(tmp_path: Path) -> None:
     node = given_node(tmp_path, "there-1", 2 * HOUR_S)
-    lock = Lock.take(node, create=True)
+    lock = Lock.acquire(node, create=True)
     assert lock
     options = JournalOptions(tmp_path, retention_s=HOUR_S)
     assert delete_old(options, "here-1") == []
@@ -181,7 +181,7 @@ def test_nodes_that_ended_are_shipped_and_living_ones_of_others_are_not(tmp_path
     journal, copies = tmp_path / "journal", tmp_path / "copies"
     given_node(journal, "ended-1", 0.0)
     living = given_node(journal, "living-1", 0.0)
-    lock = Lock.take(living, create=True)
+    lock = Lock.acquire(living, create=True)
     assert lock
     assert Shipper(JournalOptions(journal, ship_to=str(copies)), "here-1").run_once() == 1
     assert [path.name for path in copies.iterdir()] == ["ended-1"]

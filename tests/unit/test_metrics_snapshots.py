@@ -71,7 +71,7 @@ class CountingWorkers:
         self.ledger.keep(self.counted)
         for worker, counted in self.counted.items():
             told = snapshots.merge([process(jobs, queue=queue, parked=1) for queue, jobs in counted.items()])
-            self.ledger.heard(worker, snapshots.encode(told))
+            self.ledger.record(worker, snapshots.encode(told))
         return snapshots.decode(self.ledger.total())
 
     def kill(self, worker: str) -> None:
@@ -95,7 +95,7 @@ def test_a_worker_that_does_not_answer_is_remembered_as_it_was() -> None:
     workers = CountingWorkers()
     workers.count("1", "q", 5)
     workers.scrape()
-    workers.ledger.heard("1, life 0", b"not a snapshot")
+    workers.ledger.record("1, life 0", b"not a snapshot")
     assert total(snapshots.decode(workers.ledger.total()), "pushed_total") == 5
 
 

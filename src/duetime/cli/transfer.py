@@ -80,7 +80,7 @@ def _run(places: MovePlaces, options: MoveOptions, *, as_json: bool) -> MoveRepo
                     target,
                     places.target,
                     wait_s=duration_ms(options.wait) / 1000,
-                    told=lambda done, known: progress.advance_to(done, total=known),
+                    progress=lambda done, known: progress.advance_to(done, total=known),
                 )
                 return await moving.run(follow=lambda: options.follow and not stop.is_set())
 

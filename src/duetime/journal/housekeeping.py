@@ -51,7 +51,7 @@ CHUNK = 1_048_576
 
 
 def close_dead_nodes(journal: Path) -> list[str]:
-    """Close every node of this user whose process is gone; answers their names. Safe in many processes at once.
+    """Close every node of this user whose process is gone; returns their names. Several processes may do so at a time.
 
     Raises OSError.
     """
@@ -59,7 +59,7 @@ def close_dead_nodes(journal: Path) -> list[str]:
 
 
 def close_if_dead(node: Path) -> bool:
-    lock = Lock.take(node)
+    lock = Lock.acquire(node)
     if lock is None:
         return False
     ended = False

@@ -43,7 +43,7 @@ class Journal:
         self._renewals: dict[str, Renew] = {}
         self._closed = False
         self._loops: list[asyncio.Task[None]] = []
-        self._beating: set[str] = set()
+        self._with_heartbeat: set[str] = set()
 
     async def __aenter__(self) -> "Journal":
         if not self._lazy:
@@ -82,8 +82,8 @@ class Journal:
         except OSError as error:
             raise self._unopenable(error.strerror or str(error)) from None
         for pool in self._pulses:
-            self._begin_beats(pool)
-        self._run("journal housekeeping", self._keep_house, HOUSEKEEPING_S if self._lazy else 0.0)
+            self._begin_heartbeats(pool)
+        self._run("journal housekeeping", self._run_housekeeping, HOUSEKEEPING_S if self._lazy else 0.0)
 
     def _check_folder(self) -> None:
         """Check, without making the node, that it can be made."""
@@ -117,35 +117,35 @@ class Journal:
         self._pulses[pool] = pulse
         self._renewals[pool] = renew
         if self.writer.is_open:
-            self._begin_beats(pool)
+            self._begin_heartbeats(pool)
 
-    def _begin_beats(self, pool: str) -> None:
-        self._beat(pool)
-        if pool not in self._beating:
-            self._beating.add(pool)
-            self._run(f"journal heartbeats of {pool}", partial(self._renew_and_beat, pool), HEARTBEAT_S)
+    def _begin_heartbeats(self, pool: str) -> None:
+        self._write_heartbeat(pool)
+        if pool not in self._with_heartbeat:
+            self._with_heartbeat.add(pool)
+            self._run(f"journal heartbeats of {pool}", partial(self._renew_and_write_heartbeat, pool), HEARTBEAT_S)
 
     def _run(self, name: str, work: Callable[[], Awaitable[float]], first_after_s: float) -> None:
         duty = run_duty(Rounds(name, work), first_after_s=first_after_s, survives_bugs=True)
         self._loops.append(asyncio.create_task(duty))
 
-    async def _renew_and_beat(self, pool: str) -> float:
+    async def _renew_and_write_heartbeat(self, pool: str) -> float:
         """A loop for each pool, so that a store that hangs delays the heartbeats of its own pool alone."""
         # The records come first: a reader that has seen the heartbeat relies on them.
         if renew := self._renewals.get(pool):
             with suppress(DuetimeError):  # the store is down; the next heartbeat tries again
                 await renew()
-        self._beat(pool)
+        self._write_heartbeat(pool)
         return HEARTBEAT_S
 
-    def _beat(self, pool: str) -> None:
+    def _write_heartbeat(self, pool: str) -> None:
         self.writer.append([Draft(ts=self._pulses[pool](), event=Event.HEARTBEAT, pool=pool)])
 
-    async def _keep_house(self) -> float:
-        await asyncio.to_thread(self._keep_house_once)
+    async def _run_housekeeping(self) -> float:
+        await asyncio.to_thread(self._clean_up)
         return HOUSEKEEPING_S
 
-    def _keep_house_once(self) -> None:
+    def _clean_up(self) -> None:
         try:
             for node in close_dead_nodes(self.options.folder):
                 log.warning("journal_closed_for_dead_node", extra={"node": node})

@@ -107,7 +107,7 @@ def local_folder(text: str) -> Path:
 
 
 def default_folder(store_url: str) -> Path | None:
-    """The folder `journal` beside the SQLite file, or beside the default file if the store is another one. None for a
+    """The folder `journal` next to the SQLite file, or next to the default file if the store is another one. None for a
     store in memory.
     """
     scheme = store_url.partition(":")[0]
@@ -130,7 +130,7 @@ def embedded_options(
 ) -> JournalOptions | None:
     """The options for an engine in somebody's program. None if the journal is off, or the store is in memory.
 
-    The folder is `journal` if given, else DUETIME_JOURNAL, else beside a SQLite file, else where another of the pool's
+    The folder is `journal` if given, else DUETIME_JOURNAL, else next to a SQLite file, else where another of the pool's
     `nodes` writes on this host, else a folder of the user's. The other variables of the journal count as well. All
     other variables are left unread, because a mistake in one of them is for the server to report.
     """
@@ -154,8 +154,8 @@ def shared_folder(nodes: Mapping[str, RegisteredNode]) -> Path | None:
     """The folder of the pool's latest node on this host that this user may write to: one folder is one to audit.
 
     A node that still writes, such as a server, goes before one that has signed off, such as a program that has ended.
-    The node's own folder must be in it. A record alone proves nothing: whoever may write to the store could name any
-    folder there.
+    The node's own folder must be in it. A record alone proves nothing: anybody who may write to the store could name
+    any folder there.
     """
     host = socket.gethostname()
     for name, node in sorted(nodes.items(), key=lambda item: (item[1].last is not None, -item[1].at)):

@@ -266,8 +266,8 @@ class JournalRecorder(Recorder):
         is_complete = True
         for queue, pushed in reaped.pushed.items():
             requests, answers = zip(*pushed, strict=True)
-            told = await self._record_all_pushes(queue, requests, answers)
-            is_complete &= not any(isinstance(answer, DuetimeError) for answer in told)
+            recorded = await self._record_all_pushes(queue, requests, answers)
+            is_complete &= not any(isinstance(answer, DuetimeError) for answer in recorded)
         return reaped if is_complete else replace(reaped, receipts=())
 
     # --- finishes and the jobs that follow from them
@@ -461,7 +461,7 @@ class RepeatedPushes:
                 repeated = answer.repeated or moved.event is Event.KEPT
                 if repeated and (queue, moved.id, moved.born) not in self._known:
                     batch = request.mark.name.partition("/")[0] if request.mark and answer.repeated else ""
-                    # Without a mark, an import of push_in is told again, and its request has no bodies.
+                    # Without a mark, an import of push_in is reported again, and its request has no bodies.
                     is_new = request.mark and moved.event is not Event.KEPT
                     is_same = is_new and (request.made_ids or job.id == moved.id)
                     yield Doubtful(job if is_same else None, moved, batch, answer.now)

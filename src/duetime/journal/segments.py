@@ -61,7 +61,7 @@ def nodes(journal: Path) -> list[Path]:
 
 
 def own_nodes(journal: Path) -> list[Path]:
-    """The nodes that this user may change. Other users that share the journal's folder look after theirs."""
+    """The nodes that this user may change. Other users that share the journal's folder maintain theirs."""
     return [node for node in nodes(journal) if os.access(node, os.R_OK | os.W_OK | os.X_OK)]
 
 
@@ -98,7 +98,7 @@ class Lock:
         _held.add(self)
 
     @classmethod
-    def take(cls, node: Path, *, create: bool = False) -> "Lock | None":
+    def acquire(cls, node: Path, *, create: bool = False) -> "Lock | None":
         """None if another process holds the lock, or if there is no lock file because the node ended cleanly."""
         path = node / LOCK
         try:

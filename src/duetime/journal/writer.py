@@ -181,7 +181,7 @@ class Writer:
             if self._unwritten or began < self._trust_at:
                 return False
             # A new segment and the first unsynced write give the thread something to do at a later time: wake it.
-            news = not files.is_open or not self._dirty
+            is_first = not files.is_open or not self._dirty
             with self._lock:
                 lines, self._lines = self._lines, []
                 last = self.seq
@@ -189,7 +189,7 @@ class Writer:
                 return False
             if (took := time.monotonic() - began) > SLOW_S:
                 self._trust_at = began + took + REST_S
-            if news or files.size >= self.options.segment_size:
+            if is_first or files.size >= self.options.segment_size:
                 self._signals.put(NOW)
             return True
         finally:
@@ -388,7 +388,7 @@ class NodeFiles:
         journal.mkdir(0o700, parents=True, exist_ok=True)
         hidden = journal / f".{name}"
         hidden.mkdir(0o700)
-        lock = Lock.take(hidden, create=True)
+        lock = Lock.acquire(hidden, create=True)
         if lock is None:
             raise OSError(f"{hidden} is held by somebody else")
         node = hidden.rename(journal / name)

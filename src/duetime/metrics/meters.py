@@ -24,7 +24,7 @@ PER_QUEUE = ("pool", "namespace", "queue")
 
 class MeterKind(IntEnum):
     """How the values of several processes become one: counters and spreads are added up; so is a level, unless all
-    processes look at the same thing, in which case the largest value counts.
+    processes measure the same thing, in which case the largest value counts.
     """
 
     COUNTER = 0
@@ -153,7 +153,7 @@ class Meters:
         return self._numbers(Description(name, about, MeterKind.COUNTER, tuple(labels)))
 
     def level(self, name: str, about: str, labels: Sequence[str] = (), *, shared: bool = False) -> Family[CounterMeter]:
-        """`shared`: all processes look at the same thing, so their values are not added up."""
+        """`shared`: all processes measure the same thing, so their values are not added up."""
         return self._numbers(
             Description(name, about, MeterKind.LEVEL_MAX if shared else MeterKind.LEVEL_SUM, tuple(labels))
         )
@@ -174,11 +174,11 @@ class Meters:
             known = self._families[description.name] = Family[CounterMeter](description, CounterMeter)
         return known  # pyright: ignore[reportReturnType]  # the name decides the kind
 
-    def before_snapshot(self, look: Callable[[], None]) -> None:
-        """Have `look` called before each snapshot, to set meters that are not updated as things happen."""
-        self._before.append(look)
+    def before_snapshot(self, update: Callable[[], None]) -> None:
+        """Have `update` called before each snapshot, to set meters that are not updated as things happen."""
+        self._before.append(update)
 
     def snapshot(self) -> Snapshot:
-        for look in self._before:
-            look()
+        for update in self._before:
+            update()
         return Snapshot([family.read() for family in self._families.values()])

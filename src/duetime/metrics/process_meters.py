@@ -32,7 +32,7 @@ def watch_process(meters: Meters, worker: str) -> None:
     ).value = 1
     started.of(worker).value = time.time()
 
-    def look() -> None:
+    def update() -> None:
         cpu.of(worker).value = time.process_time()
         if (used := resident_bytes()) is not None:
             memory.of(worker).value = used
@@ -40,7 +40,7 @@ def watch_process(meters: Meters, worker: str) -> None:
             files.of(worker).value = opened
         most_files.of(worker).value = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
-    meters.before_snapshot(look)
+    meters.before_snapshot(update)
 
 
 def resident_bytes() -> int | None:
@@ -65,23 +65,23 @@ def watch_listener(meters: Meters, name: str, listener: Service) -> None:
     )
     connections = meters.level("duetime_http_connections", "Open HTTP connections.", PER_LISTENER)
 
-    def look() -> None:
+    def update() -> None:
         for status, count in listener.answers.items():
             answers.of(name, str(status)).value = count
         connections.of(name).value = len(listener.connections)
 
-    meters.before_snapshot(look)
+    meters.before_snapshot(update)
 
 
 def watch_budget(meters: Meters, budget: Budget) -> None:
     held = meters.level("duetime_http_buffered_bytes", "Bytes of requests and unread answers that are held.")
     refused = meters.counter("duetime_http_overload_refusals_total", "Requests refused because too much was held.")
 
-    def look() -> None:
+    def update() -> None:
         held.of().value = budget.held
         refused.of().value = budget.refused
 
-    meters.before_snapshot(look)
+    meters.before_snapshot(update)
 
 
 def watch_journal(meters: Meters, journal: Journal) -> None:
@@ -98,10 +98,10 @@ def watch_journal(meters: Meters, journal: Journal) -> None:
         "duetime_journal_ship_lag_seconds", "Age of the oldest sealed segment without a verified copy.", shared=True
     ).of()
 
-    def look() -> None:
+    def update() -> None:
         writer = journal.writer
         entries.value, groups.value, size.value = writer.entries, writer.groups, writer.size
         backlog.value, failing.value = writer.backlog, float(writer.failure is not None)
         free.value, lag.value = writer.free, journal.ship_lag_s
 
-    meters.before_snapshot(look)
+    meters.before_snapshot(update)

@@ -55,7 +55,7 @@ CALL_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 BATCH_REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 MAX_RUNNING = 10_000
-"""How many deliveries of a pool are timed at once; beyond that the oldest is forgotten."""
+"""How many deliveries of a pool are timed at a time; beyond that the oldest is forgotten."""
 
 COUNTERS = {
     "pushed": "Jobs accepted by a push, replacements included.",

@@ -32,9 +32,9 @@ class Scraper:
         self._totals = StoreTotals(pools)
         self._siblings = siblings
         watch_process(self.meters, siblings.name)
-        siblings.handle(METRICS, self._tell)
+        siblings.handle(METRICS, self._send_snapshot)
 
-    async def _tell(self, question: bytes) -> bytes:
+    async def _send_snapshot(self, question: bytes) -> bytes:
         return snapshots.encode(self.meters.snapshot())
 
     async def text(self) -> bytes:

@@ -101,7 +101,7 @@ class EndedProcesses:
         self._present: dict[str, Snapshot] = {}
         self._past = Snapshot()
 
-    def heard(self, process: str, body: bytes) -> None:
+    def record(self, process: str, body: bytes) -> None:
         """Remember the latest snapshot of this process. One that cannot be read (another version's) is ignored."""
         try:
             self._present[process] = decode(body)

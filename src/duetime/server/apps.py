@@ -243,7 +243,7 @@ def _console_parts(runtime: Runtime) -> ConsoleParts:
 
 
 def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]]:
-    """What runs beside the listeners in every process: entered before they listen, left when they are drained."""
+    """What runs next to the listeners in every process: entered before they listen, left when they are drained."""
     settings = runtime.settings
     targets = WatchTargets(settings.alert_memory, settings.alert_dead, settings.alert_lateness.total_seconds())
     callbacks = runtime.callbacks

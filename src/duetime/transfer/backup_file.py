@@ -85,14 +85,14 @@ def _refuse_existing(path: Path) -> None:
         raise Conflict(f"{path} exists, and is not overwritten")
 
 
-async def write_backup(store: Store, path: Path, told: Done = lambda jobs: None) -> BackupSummary:
+async def write_backup(store: Store, path: Path, progress: Done = lambda jobs: None) -> BackupSummary:
     """Write the file under a hidden name, and give it its name when it is whole. Raises Conflict if it exists."""
     _refuse_existing(path)
     handle, aside = tempfile.mkstemp(".part", f".{path.name}.", path.parent)  # a new file with mode 0600
     try:
         with os.fdopen(handle, "wb") as raw:
             with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=5, mtime=0) as stream:
-                summary = await _write(store, BackupWriter(stream), told)
+                summary = await _write(store, BackupWriter(stream), progress)
             raw.flush()
             os.fsync(raw.fileno())
         os.link(aside, path)  # fails if somebody else has made it meanwhile
@@ -103,7 +103,7 @@ async def write_backup(store: Store, path: Path, told: Done = lambda jobs: None)
     return summary
 
 
-async def _write(store: Store, writer: BackupWriter, told: Done) -> BackupSummary:
+async def _write(store: Store, writer: BackupWriter, progress: Done) -> BackupSummary:
     writer.write(BackupLine(format=FORMAT, at=rfc3339((await store.ping()).now)))
     records = await read_records(store.registry)
     for record in records:
@@ -111,13 +111,13 @@ async def _write(store: Store, writer: BackupWriter, told: Done) -> BackupSummar
     writer.write(BackupLine(counters=await read_counters(store.registry)))
     jobs, queues = 0, sorted(await store.queues())
     for queue in queues:
-        jobs += await _write_queue(store, queue, writer, lambda found, before=jobs: told(before + found))
+        jobs += await _write_queue(store, queue, writer, lambda found, before=jobs: progress(before + found))
     summary = BackupSummary(jobs, len(records), len(queues), writer.sha256)
     writer.write(BackupLine(end=summary))
     return summary
 
 
-async def _write_queue(store: Store, queue: Queue, writer: BackupWriter, told: Done) -> int:
+async def _write_queue(store: Store, queue: Queue, writer: BackupWriter, progress: Done) -> int:
     """Write the queue's rules, jobs and counts of joins; answers how many jobs it has."""
     writer.write(BackupLine(queue=queue, rules=await store.configure(queue)))
     seen: dict[str, int] = {}
@@ -133,7 +133,7 @@ async def _write_queue(store: Store, queue: Queue, writer: BackupWriter, told: D
                         seen[job.id] = job.born
                         found_new = True
                         writer.write(BackupLine(job=job))
-                told(len(seen))
+                progress(len(seen))
                 cursor = page.cursor
                 if cursor is None:
                     break
@@ -191,8 +191,8 @@ def check_backup(path: Path) -> BackupSummary:
 class RestoreRun:
     """Takes the lines of a backup one by one and puts them into a store."""
 
-    def __init__(self, store: Store, run: str, told: Done) -> None:
-        self._store, self._run, self._told = store, run, told
+    def __init__(self, store: Store, run: str, progress: Done) -> None:
+        self._store, self._run, self._progress = store, run, progress
         self._queue = Queue("", "")
         self._rules: list[tuple[Queue, QueueRules]] = []
         self._records: list[Record] = []
@@ -226,7 +226,7 @@ class RestoreRun:
                 raise Conflict(f"a job of {self._queue} could not be restored: {next(filter(None, problems))}")
         self._done, self._size = self._done + len(self._chunk), 0
         self._chunk.clear()
-        self._told(self._done)
+        self._progress(self._done)
 
     async def finish(self) -> None:
         """Write what lets servers and consumers in: tokens, topics, the rules of the queues."""
@@ -236,10 +236,10 @@ class RestoreRun:
             await self._store.configure(queue, RulesChange(**changes))
 
 
-async def restore_backup(store: Store, path: Path, summary: BackupSummary, told: Done = lambda jobs: None) -> None:
+async def restore_backup(store: Store, path: Path, summary: BackupSummary, progress: Done = lambda jobs: None) -> None:
     """Put everything into an empty store; `summary` is what `check_backup` found. Repeatable if it was interrupted."""
     await _require_empty(store, summary)
-    run = RestoreRun(store, summary.sha256[:16], told)
+    run = RestoreRun(store, summary.sha256[:16], progress)
     for line in read_backup(path):
         await run.take(line)
     await run.flush()

@@ -40,7 +40,7 @@ LOOK_EVERY_S = 0.2
 STATES = (State.READY, State.DELAYED, State.DEAD)
 STALE_MS = MARK_LIFE_MS - MARK_LIFE_MS // 24
 
-Told = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Called with the number of jobs that were moved so far, and of those known to be left."""
 
 
@@ -126,9 +126,11 @@ async def survey(store: Store) -> dict[Queue, Counts]:
 class StoreMove:
     """One run of a move. `wait_s` is how long it waits for leased jobs to come back."""
 
-    def __init__(self, source: Store, target: Store, to: str, *, wait_s: float, told: Told = lambda done, left: None):
+    def __init__(
+        self, source: Store, target: Store, to: str, *, wait_s: float, progress: Progress = lambda done, left: None
+    ):
         self._source, self._target, self._to = source, target, mask(to)
-        self._wait_s, self._told = wait_s, told
+        self._wait_s, self._progress = wait_s, progress
         self._run = MoveRun("", "", "", 0)
         self._queues: dict[Queue, QueueMove] = {}
         self._before: dict[Queue, tuple[int, int]] = {}
@@ -230,7 +232,7 @@ class StoreMove:
                 await self._move_state(queue, state, held)
         counts = await survey(self._source)
         self._known = self._total() + sum_counts(list(counts.values())).total
-        self._told(self._total(), self._known)
+        self._progress(self._total(), self._known)
         return self._total() + self._undone - before, counts
 
     def _total(self) -> int:
@@ -275,7 +277,7 @@ class StoreMove:
             page = await self._source.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
             if jobs := [job for job in page.jobs if placing_part(job.id) not in held]:
                 self._queues[queue].moved[state.value] += await self._move_jobs(queue, jobs)
-                self._told(self._total(), max(self._known, self._total()))
+                self._progress(self._total(), max(self._known, self._total()))
             cursor = page.cursor
             if cursor is None:
                 return
@@ -342,7 +344,7 @@ class StoreMove:
         await self._source.registry.delete(MOVE, CURRENT)
 
     async def _is_sound(self, queue: Queue) -> bool:
-        """Whether the target holds no more and no less than its own totals say. Live traffic between the two looks can
+        """Whether the target holds no more and no less than its own totals say. Live traffic between the two reads can
         differ, so it is asked again.
         """
         for _ in range(20):

@@ -58,7 +58,7 @@ class Alone:
     async def send_final_report(self) -> None:
         """Keeps the counts of a process that has served its last request."""
         if (counted := await self.answer(METRICS)) is not None:
-            self._ledger.heard(self.name, counted)
+            self._ledger.record(self.name, counted)
             self._ledger.keep(())
 
     async def workers(self) -> Sequence[WorkerInfo]:

@@ -188,13 +188,13 @@ class Supervisor:
         except ControlLost:
             return None
         if ask.name == METRICS:
-            self._ledger.heard(str(child.pid), answer)
+            self._ledger.record(str(child.pid), answer)
         return WorkerReply(worker_slot.start.name, answer)
 
     async def _final_report(self, body: bytes) -> bytes:
         report = msgspec.msgpack.decode(body, type=FinalReport)
         if report.pid in self._pids():  # the last report of a worker that has ended is kept already
-            self._ledger.heard(str(report.pid), report.metrics)
+            self._ledger.record(str(report.pid), report.metrics)
         return b""
 
     def _pids(self) -> list[int]:
