@@ -24,11 +24,7 @@ Layout = tuple[str, ...]
 def home(queue: Queue, job_id: str, layout: Layout) -> str:
     """The job's home in a layout. This rule must never change, because stored jobs are found by it."""
     key = f"{queue}\0{placing_part(job_id)}".encode()
-    return max(layout, key=lambda name: (_score(name, key), name))
-
-
-def _score(name: str, key: bytes) -> bytes:
-    return blake2b(key, digest_size=8, key=name.encode()[:64]).digest()
+    return max(layout, key=lambda name: (blake2b(key, digest_size=8, key=name.encode()[:64]).digest(), name))
 
 
 class Layouts(msgspec.Struct, frozen=True):

@@ -101,7 +101,7 @@ class GroupStore:
             self._members,
             queue,
             [lease.id for lease in leases],
-            lambda store, places: store.ack(queue, [leases[place] for place in places]),
+            lambda places, store: store.ack(queue, [leases[place] for place in places]),
         )
 
     async def finish(self, queue: Queue, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]:
@@ -135,7 +135,7 @@ class GroupStore:
             self._members,
             queue,
             ids,
-            lambda store, places: store.cancel(queue, [ids[place] for place in places], finished=finished),
+            lambda places, store: store.cancel(queue, [ids[place] for place in places], finished=finished),
         )
 
     async def withdraw(
@@ -145,7 +145,7 @@ class GroupStore:
             self._members,
             queue,
             [one.id for one in withdrawals],
-            lambda store, places: store.withdraw(queue, [withdrawals[place] for place in places]),
+            lambda places, store: store.withdraw(queue, [withdrawals[place] for place in places]),
         )
 
     async def reschedule(
@@ -155,7 +155,7 @@ class GroupStore:
             self._members,
             queue,
             ids,
-            lambda store, places: store.reschedule(
+            lambda places, store: store.reschedule(
                 queue, [ids[place] for place in places], delay_ms=delay_ms, due_at=due_at
             ),
         )
@@ -208,7 +208,7 @@ class GroupStore:
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
         """When a member ends at its bound, the answer ends before the first job that this member did not answer."""
 
-        async def get(store: Store, places: Sequence[int]) -> Sequence[Any]:
+        async def get(places: Sequence[int], store: Store) -> Sequence[Any]:
             found = await store.get(queue, [ids[place] for place in places])
             return [*found, *[_BEYOND] * (len(places) - len(found))]
 
@@ -273,12 +273,11 @@ class GroupStore:
             if ids is None and left <= 0:
                 break
             try:
-                moved += await self._members.call(
+                answers = await self._members.call(
                     name,
-                    lambda store, left=left: _only_moved(
-                        store.respawn(queue, ids=ids, limit=left, ttl_ms=ttl_ms, tries=tries)
-                    ),
+                    lambda store, left=left: store.respawn(queue, ids=ids, limit=left, ttl_ms=ttl_ms, tries=tries),
                 )
+                moved += [answer for answer in answers if isinstance(answer, Moved)]  # no member is a group
             except PROBLEMS as problem:
                 problems.append(problem)
         problems = unknown_first(problems)
@@ -359,11 +358,6 @@ class GroupStore:
 
 async def _listen(store: Store) -> AsyncIterator[Wake]:
     return store.wakeups()
-
-
-async def _only_moved(answers: Awaitable[Sequence[Moved | StoreUnavailable]]) -> list[Moved]:
-    """A member is never a group, so that it answers with moved jobs only, or raises."""
-    return [answer for answer in await answers if isinstance(answer, Moved)]
 
 
 def _unavailable(problem: MemberProblem) -> StoreUnavailable:

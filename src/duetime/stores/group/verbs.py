@@ -23,7 +23,7 @@ from duetime.stores.group.members import Members
 
 T = TypeVar("T")
 
-ListVerb = Callable[[Store, Sequence[int]], Awaitable[Sequence[Any]]]
+ListVerb = Callable[[Sequence[int], Store], Awaitable[Sequence[Any]]]
 """Runs a verb on the ids at the given positions of the call, with one answer for each."""
 
 
@@ -81,7 +81,7 @@ class _Search:
         for name, places in turn.items():
             for place in places:
                 self._asked[place].add(name)
-        answers = await self._members.ask_each({name: partial(self._verb_at, places) for name, places in turn.items()})
+        answers = await self._members.ask_each({name: partial(self._verb, places) for name, places in turn.items()})
         for name, found in answers.found.items():
             for place, answer in zip(turn[name], found, strict=True):
                 # LeaseLost replaces no earlier answer: that another member cannot be asked says more.
@@ -89,9 +89,6 @@ class _Search:
                 if is_news or (answer is not None and self.answers[place] is None):
                     self.answers[place] = answer
         return {place: problem for name, problem in answers.problems.items() for place in turn[name]}
-
-    async def _verb_at(self, places: Sequence[int], store: Store) -> Sequence[Any]:
-        return await self._verb(store, places)
 
 
 async def find_lease(members: Members, lease: Lease, verb: Callable[[Store], Awaitable[T]]) -> T:
@@ -308,7 +305,9 @@ async def finish(
 async def _finish(
     members: Members, queue: Queue, finishes: Sequence[Finish]
 ) -> Sequence[Finished | DuetimeError | None]:
-    strangers = sorted({job_id for one in finishes for job_id in _strangers(one)})
+    strangers = sorted(
+        {job.id for one in finishes for job in one.then if placing_part(job.id) != placing_part(one.lease.id)}
+    )
     taken, unknown = await _find_anywhere(members, queue, strangers)
     refused = {
         place: unknown[job.id]
@@ -322,16 +321,12 @@ async def _finish(
         for place, one in enumerate(finishes)
     }
 
-    async def send(store: Store, places: Sequence[int]) -> Sequence[Finished | DuetimeError | None]:
+    async def send(places: Sequence[int], store: Store) -> Sequence[Finished | DuetimeError | None]:
         return await store.finish(queue, [sent[open_places[place]] for place in places])
 
     found = await find_each(members, queue, [finishes[place].lease.id for place in open_places], send)
     answers: dict[int, Finished | DuetimeError | None] = {**refused, **dict(zip(open_places, found, strict=True))}
     return [_with_kept(one, answers[place], taken) for place, one in enumerate(finishes)]
-
-
-def _strangers(one: Finish) -> list[str]:
-    return [job.id for job in one.then if placing_part(job.id) != placing_part(one.lease.id)]
 
 
 async def _find_anywhere(

@@ -156,12 +156,9 @@ def _read(encoded: Encoded, step: LoadStep, answer: Any, now: int) -> Loaded | F
             return Loaded(step, at, born, repeated=True)
         case [b"repeated", packed]:
             moved: Sequence[Moved] = list(read_marked(packed))
-            return Loaded(step, _time_of(moved, now), 0, moved, repeated=True)
+            # The time of a push that is known only by its full mark: the earliest born of the jobs that it accepted.
+            at = min([one.born for one in moved if one.event is Event.ACCEPTED], default=now)
+            return Loaded(step, at, 0, moved, repeated=True)
         case _:
             ids = encoded.columns.ids.slice(step.first, step.last - step.first).to_pylist()
             return Loaded(step, now, 0, [read_moved(name, one) for name, one in zip(ids, answer, strict=True)])
-
-
-def _time_of(moved: Sequence[Moved], now: int) -> int:
-    """The time of a push that is known only by its full mark: the earliest born of the jobs that it accepted."""
-    return min([one.born for one in moved if one.event is Event.ACCEPTED], default=now)

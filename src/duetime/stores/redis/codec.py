@@ -164,7 +164,10 @@ class PackedEntry(NamedTuple):
 def read_job(queue: Queue, job_id: str, entry: PackedEntry, now: int) -> Job:
     at = int(entry.at)
     header = read_header(entry.raw)
-    state, born, attempt, used, tries, priority, due_at, expires_at = _record_of(header, entry.record, at)
+    fields: Record = WAITING, header.born, 0, 0, header.tries, header.priority, at, header.expires_at
+    if entry.record:
+        fields = RECORD.unpack(entry.record)
+    state, born, attempt, used, tries, priority, due_at, expires_at = fields
     error, attributes = read_info(entry.info)
     return Job(
         queue=queue,
@@ -184,12 +187,6 @@ def read_job(queue: Queue, job_id: str, entry: PackedEntry, now: int) -> Job:
         error=error,
         attributes=attributes,
     )
-
-
-def _record_of(header: Header, record: bytes | None, due_at: int) -> Record:
-    if record:
-        return RECORD.unpack(record)
-    return WAITING, header.born, 0, 0, header.tries, header.priority, due_at, header.expires_at
 
 
 def _state_of(state: int, at: int, now: int) -> State:

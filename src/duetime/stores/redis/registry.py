@@ -32,14 +32,14 @@ class RedisRegistry:
         expected = "" if if_version is None else if_version
         done, version = await self._scripts.run("registry_put", keys.REGISTRY, kind, key, value, expected)
         if not done:
-            raise _conflict(kind, key, version, if_version)
+            raise VersionConflict.of(kind, key, version, if_version)
         return Record(kind, key, value, version)
 
     async def delete(self, kind: str, key: str, *, if_version: int | None = None) -> bool:
         expected = "" if if_version is None else if_version
         done, version = await self._scripts.run("registry_delete", keys.REGISTRY, kind, key, expected, MAX_TOMBSTONES)
         if not done:
-            raise _conflict(kind, key, version, if_version)
+            raise VersionConflict.of(kind, key, version, if_version)
         return version > 0
 
     async def list_records(self, kind: str) -> Sequence[Record]:
@@ -101,7 +101,3 @@ class RedisRegistry:
 
 def _record(kind: str, key: str, value: bytes) -> Record:
     return Record(kind, key, value[_VERSION.size :], _VERSION.unpack_from(value)[0])
-
-
-def _conflict(kind: str, key: str, present: int, expected: int | None) -> VersionConflict:
-    return VersionConflict.of(kind, key, present, expected)

@@ -117,18 +117,14 @@ def checked(answers: list[Any]) -> list[Any]:
 
 def translate(error: ResponseError) -> DuetimeError:
     """The contract's error for an error of Redis. Damage is logged here, because callers only pass it on."""
-    found = _translate(error)
-    if isinstance(found, StoreDamaged):
-        log.error("store_damaged", extra={"error": found.message})
-    return found
-
-
-def _translate(error: ResponseError) -> DuetimeError:
     word = first_word(error)
     if isinstance(error, OutOfMemoryError) or word == "OOM":
         return StoreFull()
     if word in {"WRONGTYPE", "DAMAGED"}:
-        return StoreDamaged(f"Redis holds something that Duetime did not write: {error}")
-    if not word and type(error) is ResponseError and "user_script" in str(error):
-        return StoreDamaged(f"a script failed, which means that its data is not what it wrote: {error}")
-    return StoreUnavailable(f"Redis refuses: {error}", unknown=False)
+        found = StoreDamaged(f"Redis holds something that Duetime did not write: {error}")
+    elif not word and type(error) is ResponseError and "user_script" in str(error):
+        found = StoreDamaged(f"a script failed, which means that its data is not what it wrote: {error}")
+    else:
+        return StoreUnavailable(f"Redis refuses: {error}", unknown=False)
+    log.error("store_damaged", extra={"error": found.message})
+    return found

@@ -201,7 +201,8 @@ class RedisStore:
         for ask, count in zip(asks, given, strict=True):
             deliveries.append(one_job.read_deliveries(queue, islice(found, count), now + ask.ttr_ms))
         if infos:
-            deliveries = _with_infos(deliveries, infos)
+            left = iter(infos)
+            deliveries = [[_with_info(delivery, next(left)) for delivery in some] for some in deliveries]
         return Reserved(deliveries, next_at, now, read_happened(queue, expired))
 
     async def _reserve_one(self, queue: Queue, ask: Ask) -> Reserved | None:
@@ -556,11 +557,6 @@ class RedisStore:
 
     async def close(self) -> None:
         await self._link.close()
-
-
-def _with_infos(deliveries: Iterable[list[Delivery]], infos: Iterable[bytes | None]) -> list[list[Delivery]]:
-    left = iter(infos)
-    return [[_with_info(delivery, next(left)) for delivery in some] for some in deliveries]
 
 
 def _with_info(delivery: Delivery, info: bytes | None) -> Delivery:

@@ -46,6 +46,7 @@ class Picture:
 async def check_queue(link: Link, queue: Queue, counts: Counts, running: Totals) -> list[str]:
     """Every broken invariant of a queue. Only meaningful while nothing else runs."""
     picture = await _read_queue(link, queue)
+    places = [place for found in picture.jobs.values() for place, _ in found.places]
     return [
         f"{queue}: {problem}"
         for problem in (
@@ -53,7 +54,7 @@ async def check_queue(link: Link, queue: Queue, counts: Counts, running: Totals)
             *_check_jobs(picture),
             *_check_sweep(picture, counts.now),
             *_check_counts(picture, counts),
-            *_check_totals(picture, running),
+            *broken_totals(running, jobs=len(places), leased=places.count("leases"), dead=places.count("dead")),
         )
     ]
 
@@ -141,11 +142,6 @@ def _check_counts(picture: Picture, counts: Counts) -> Iterator[str]:
     counted = {"delayed": counts.delayed, "ready": counts.ready, "leased": counts.leased}
     if walked != counted:
         yield f"the counts say {counted}, the walk found {walked}"
-
-
-def _check_totals(picture: Picture, running: Totals) -> Iterator[str]:
-    places = [place for found in picture.jobs.values() for place, _ in found.places]
-    return broken_totals(running, jobs=len(places), leased=places.count("leases"), dead=places.count("dead"))
 
 
 async def _members(link: Link, key: str) -> AsyncIterator[tuple[bytes, float]]:

@@ -167,7 +167,7 @@ class OutboxImporter:
 
     async def _run(self, imported: Imported, round_: QueueRound, recorded: Sequence[str]) -> None:
         if recorded:
-            await self._write(partial(_delete_receipts, names=list(recorded)))
+            await self._write(lambda step: step.execute("delete_receipts", **RECEIPTS, names=list(recorded)))
         checks_receipts = monotonic() >= self._check_receipts_at
         if checks_receipts:  # even if it fails: a receipt that cannot be read must not stop every round
             self._check_receipts_at = monotonic() + RECEIPT_CHECK_S * random.uniform(0.8, 1.2)
@@ -275,7 +275,3 @@ def _leave_receipt(step: Step, queue: Queue, name: str, moved: Sequence[Moved]) 
     step.execute(
         "set_mark", **RECEIPTS, name=name, digest=b"", expires_at=expires_at, answer=msgspec.msgpack.encode(jobs)
     )
-
-
-def _delete_receipts(step: Step, names: list[str]) -> None:
-    step.execute("delete_receipts", **RECEIPTS, names=names)

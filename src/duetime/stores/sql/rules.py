@@ -360,7 +360,10 @@ class Picker:
                 self._exhausted.add(priority)
             for row in rows:
                 if self._may_lease(row, priority):
-                    picks.append(self._pick(row, priority, self._now + ttr_ms))
+                    self._queue_row.leased += 1
+                    self._queue_row.count("delivered")
+                    self._queue_row.reap_by(self._now + ttr_ms)
+                    picks.append(Pick(row, priority, self._now + ttr_ms))
             if rows:
                 self._after[priority] = rows[-1].due_at, rows[-1].id
 
@@ -380,12 +383,6 @@ class Picker:
         self._scans_left -= 1
         self._bytes += row.size
         return True
-
-    def _pick(self, row: ReadyRow, priority: Priority, lease_until: int) -> Pick:
-        self._queue_row.leased += 1
-        self._queue_row.count("delivered")
-        self._queue_row.reap_by(lease_until)
-        return Pick(row, priority, lease_until)
 
 
 def next_visit(next_lapse: int | None, next_expiry: int | None) -> int:

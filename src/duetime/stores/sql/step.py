@@ -186,13 +186,12 @@ class Step(ABC):
         numbers = {what: happened.get(what, 0) for what in TOTALS}
         self.execute("add_to_totals", namespace=queue.namespace, queue=queue.name, day=day, **numbers)
 
+    @abstractmethod
     def heads(self, queues: Sequence[Queue]) -> list[int | None]:
         """The contract's `heads`."""
-        queue_rows = (self.load_queue(queue) for queue in queues)
-        return [None if queue_row.paused else earliest(self, queue_row) for queue_row in queue_rows]
 
-    def queue_numbers(self, queues: Sequence[Queue]) -> list[QueueNumbers]:
-        return [_numbers(self, self.load_queue(queue)) for queue in queues]
+    @abstractmethod
+    def queue_numbers(self, queues: Sequence[Queue]) -> list[QueueNumbers]: ...
 
     def count_between(self, queue_row: QueueRow, edges: Sequence[int]) -> list[int]:
         """How many jobs wait with first <= due_at < last, for each two neighbouring edges."""
@@ -239,13 +238,6 @@ class changing:
             queue_row.reap_by(idle_from)
         if queue_row.id:
             step.write_queue(self._queue, queue_row, is_changed=queue_row.columns() != self._before)
-
-
-def _numbers(step: Step, queue_row: QueueRow) -> QueueNumbers:
-    [due] = step.count_between(queue_row, (0, step.now + 1))
-    (expired,) = step.fetch_one("count_expired", queue=queue_row.id, now=step.now)
-    damaged = step.fetch_one("count_jobs", queue=-queue_row.id)[0] if queue_row.id else 0
-    return QueueNumbers(queue_row, due, expired, damaged)
 
 
 def find_jobs(step: Step, queue_row: QueueRow, ids: Iterable[str]) -> dict[str, JobRow]:

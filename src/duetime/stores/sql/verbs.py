@@ -125,7 +125,9 @@ def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | Lease
         step.expect_ack(leases)
     with changing(step, queue) as queue_row:
         answers: list[Moved | LeaseLost | None]
-        if _all_held(step, queue_row, leases):
+        fences = {(lease.id, lease.born, lease.attempt) for lease in leases}
+        may_be_held = 0 < len(leases) == len(fences) and queue_row.leased
+        if may_be_held and step.count_held(queue_row, leases) == len(leases):
             # The usual case need not read each job: the leases say all there is to know.
             answers = [*rules.ack_held(queue_row, leases)]
         else:
@@ -134,13 +136,6 @@ def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | Lease
         if ended := [answer.id for answer in answers if isinstance(answer, Moved)]:
             step.execute("delete_jobs", queue=queue_row.id, ids=ended)
     return answers
-
-
-def _all_held(step: Step, queue_row: QueueRow, leases: Sequence[Lease]) -> bool:
-    fences = {(lease.id, lease.born, lease.attempt) for lease in leases}
-    if not leases or len(fences) < len(leases) or not queue_row.leased:
-        return False
-    return step.count_held(queue_row, leases) == len(leases)
 
 
 # --- verbs on one lease

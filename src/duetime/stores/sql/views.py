@@ -98,7 +98,7 @@ def list_jobs(step: Step, queue: Queue, state: State, cursor: str | None, limit:
 
 def get(step: Step, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
     found = _within_bound(step, queue, step.load_queue(queue), ids[:STEP_JOBS])
-    return [None if job is None or _expired(job, step.now) else job for job in found]
+    return [None if job and job.state is State.READY and 0 < job.expires_at < step.now else job for job in found]
 
 
 def _within_bound(step: Step, queue: Queue, queue_row: QueueRow, ids: Sequence[str]) -> list[Job | None]:
@@ -113,10 +113,6 @@ def _within_bound(step: Step, queue: Queue, queue_row: QueueRow, ids: Sequence[s
     rows = step.fetch("get_jobs", queue=queue_row.id, ids=list(set(first)))
     jobs = {row[0]: view(queue, row, step.now) for row in rows}
     return [jobs.get(job_id) for job_id in first]
-
-
-def _expired(job: Job, now: int) -> bool:
-    return job.state is State.READY and 0 < job.expires_at < now
 
 
 def counts(step: Step, queues: Sequence[Queue]) -> list[Counts]:

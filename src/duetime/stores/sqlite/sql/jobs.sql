@@ -172,19 +172,11 @@ SELECT count(*) FROM (
     LIMIT :limit
 );
 
--- name: count_expired
--- description: How many wait past their time, because nobody has met them yet.
-SELECT count(*) FROM jobs WHERE queue = :queue AND place = 0 AND expires_at > 0 AND expires_at < :now;
-
 -- name: set_aside_jobs
 -- description: Rows that cannot be read as jobs leave their queue: the number of the queue is negative from now on.
 UPDATE OR REPLACE jobs SET queue = -queue
 WHERE queue = :queue AND id IN (SELECT value FROM json_each(:ids))
 RETURNING place;
-
--- name: count_jobs
--- description: How many rows there are under a number of a queue.
-SELECT count(*) FROM jobs WHERE queue = :queue;
 
 -- name: delete_queue_jobs
 -- description: All of a queue's jobs, where they are few.

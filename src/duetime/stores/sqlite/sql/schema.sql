@@ -125,7 +125,7 @@ BEGIN DELETE FROM bodies WHERE number = old.body; END;
 -- serves ready_jobs, heads, list_waiting, count_waiting
 CREATE INDEX jobs_waiting ON jobs (queue, priority, due_at, id, place) WHERE place = 0;
 
--- serves expired_jobs, count_expired, next_expiry
+-- serves expired_jobs, counts_of, next_expiry
 CREATE INDEX jobs_expiring ON jobs (queue, expires_at, id, place) WHERE place = 0 AND expires_at > 0;
 
 -- serves lapsed_jobs, next_lapse, list_leased
