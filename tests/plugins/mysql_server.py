@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pymysql
@@ -92,6 +93,14 @@ class MysqlServer(DatabaseServer):
         except pymysql.OperationalError:
             return False
         return True
+
+    def end_sessions(self) -> None:
+        """End the connections of all stores."""
+        rows = self.administer("SELECT id FROM information_schema.processlist WHERE user = 'duetime'")
+        with closing(self.root()) as connection, connection.cursor() as cursor:
+            for (session,) in rows:
+                with suppress(pymysql.OperationalError):  # it has ended by itself
+                    cursor.execute(f"KILL CONNECTION {session}")
 
     def root(self) -> Connection:
         return pymysql.connect(

@@ -61,6 +61,14 @@ class PostgresServer(DatabaseServer):
         with psycopg.connect(self.url, autocommit=True) as connection:
             assert connection.execute("SELECT pg_promote(true, 60)").fetchone() == (True,)
 
+    def end_sessions(self) -> None:
+        """End the connections of all stores."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity "
+                "WHERE application_name = 'duetime' AND pid <> pg_backend_pid()"
+            )
+
     def _command(self) -> list[str]:
         arguments = [f"-c{name}={value}" for name, value in self.config.items()]
         return [self._program("postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), *arguments]

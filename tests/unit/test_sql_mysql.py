@@ -11,12 +11,11 @@ from pymysql.connections import Connection
 from duetime.model.errors import (
     BodyTooLarge,
     DuetimeError,
-    LeaseLost,
     StoreDamaged,
     StoreFull,
     StoreUnavailable,
 )
-from duetime.model.job import IfExists, Lease, NewJob, State
+from duetime.model.job import IfExists, NewJob, State
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Wake
 from duetime.stores.mysql import connection as mysql_connection
@@ -54,11 +53,6 @@ async def test_a_socket_leads_to_the_same_store(store: MysqlStore, mysql_server:
     same = await open_store(url)
     assert [count.ready for count in await same.counts([QUEUE])] == [1]
     await same.close()
-
-
-async def test_a_server_that_is_not_there(free_port: int) -> None:
-    with pytest.raises(StoreUnavailable, match="MySQL cannot be used"):
-        await MysqlStore.open(f"mysql://127.0.0.1:{free_port}/app")
 
 
 @pytest.mark.parametrize(("part", "other"), [("secret", "wrong"), ("/duetime?", "/no_such?")])
@@ -233,19 +227,6 @@ async def test_a_queue_that_somebody_holds_fails_alone(
     assert len((await store.reserve(QUEUE, [Ask(1, 1_000)])).deliveries[0]) == 1
 
 
-async def test_a_step_that_fails_beside_others_fails_alone(store: MysqlStore) -> None:
-    await push(store, "a")
-    lost = Lease(QUEUE, "a", 1, 1)
-    answers = await asyncio.gather(
-        *(store.release(lost, 0) for _ in range(3)),
-        push(store, "b"),
-        push(store, "c"),
-        return_exceptions=True,
-    )
-    assert [type(answer) for answer in answers] == [LeaseLost] * 3 + [type(None)] * 2
-    assert [count.ready for count in await store.counts([QUEUE])] == [3]
-
-
 # --- what the server refuses
 
 
@@ -347,23 +328,6 @@ def test_errors_by_their_code(code: int, text: str, kind: type[DuetimeError]) ->
 # --- sessions that end
 
 
-def end_sessions(server: MysqlServer) -> None:
-    rows = server.administer("SELECT id FROM information_schema.processlist WHERE user = 'duetime'")
-    with closing(server.root()) as connection, connection.cursor() as cursor:
-        for (session,) in rows:
-            with suppress(pymysql.OperationalError):  # it has ended by itself
-                cursor.execute(f"KILL CONNECTION {session}")
-
-
-async def test_a_session_that_was_ended_costs_no_call(store: MysqlStore, mysql_server: MysqlServer) -> None:
-    await push(store, "a")
-    for job_id in "bcd":
-        end_sessions(mysql_server)
-        await push(store, job_id)
-    assert [count.ready for count in await store.counts([QUEUE])] == [4]
-    assert list(await store.check()) == []
-
-
 async def test_a_session_that_is_ended_in_its_transaction(store: MysqlStore, mysql_server: MysqlServer) -> None:
     await push(store, "a")
     with closing(mysql_server.root()) as holder, holder.cursor() as cursor:
@@ -371,29 +335,10 @@ async def test_a_session_that_is_ended_in_its_transaction(store: MysqlStore, mys
         cursor.execute(f"SELECT 1 FROM duetime.{PREFIX}queues WHERE namespace = 'shop' AND name = 'mail' FOR UPDATE")
         pushing = asyncio.create_task(push(store, "b"))
         await waiting_transaction(mysql_server)
-        end_sessions(mysql_server)
+        mysql_server.end_sessions()
         cursor.execute("ROLLBACK")
     await asyncio.wait_for(pushing, 60)
     assert [count.ready for count in await store.counts([QUEUE])] == [2]
-
-
-async def test_who_listens_hears_again_after_the_session_was_ended(
-    store: MysqlStore, mysql_server: MysqlServer
-) -> None:
-    other = await MysqlStore.open(mysql_server.url)
-    wakes = aiter(store.wakeups())
-    assert await anext(wakes) == Wake()
-    await push(other, "first", delay_ms=5_000)
-    while (await asyncio.wait_for(anext(wakes), 60)).queue != QUEUE:
-        pass
-
-    end_sessions(mysql_server)
-
-    await push(other, "earlier", queue=OTHER)
-    while (await asyncio.wait_for(anext(wakes), 60)).queue != OTHER:
-        pass
-    await wakes.aclose()  # type: ignore[attr-defined]
-    await other.close()
 
 
 async def test_an_announcement_that_is_committed_late_is_heard(

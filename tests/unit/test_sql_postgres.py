@@ -13,11 +13,11 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from duetime.model.clock import MAX_INSTANT
-from duetime.model.errors import InvalidSettings, LeaseLost, StoreDamaged, StoreUnavailable
-from duetime.model.job import Lease, NewJob, State
+from duetime.model.errors import InvalidSettings, StoreDamaged, StoreUnavailable
+from duetime.model.job import NewJob, State
 from duetime.model.names import Queue
 from duetime.stores import postgres
-from duetime.stores.base import Ask, Push, Pushed, Wake
+from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.postgres import connection as connection_settings
 from duetime.stores.postgres.connection import PostgresAddress, PostgresLink, open_connection, pending, translate
 from duetime.stores.postgres.store import PostgresStore
@@ -74,11 +74,6 @@ def test_a_pooler_without_prepared_statements_is_named() -> None:
     for error in (psycopg.errors.DuplicatePreparedStatement("x"), psycopg.errors.InvalidSqlStatementName("x")):
         with pytest.raises(StoreUnavailable, match="prepare=off"):
             raise translate(error)
-
-
-async def test_a_server_that_is_not_there(free_port: int) -> None:
-    with pytest.raises(StoreUnavailable, match="PostgreSQL cannot be used"):
-        await PostgresStore.open(f"postgresql://127.0.0.1:{free_port}/postgres")
 
 
 # --- the tables
@@ -273,44 +268,6 @@ def test_every_query_is_used() -> None:
 # --- sessions that end
 
 
-def end_sessions(server: PostgresServer) -> None:
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(
-            "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity "
-            "WHERE application_name = 'duetime' AND pid <> pg_backend_pid()"
-        )
-
-
-async def test_a_session_that_was_ended_costs_no_call(store: PostgresStore, postgres_server: PostgresServer) -> None:
-    await push(store, "a")
-    for job_id in "bcd":
-        end_sessions(postgres_server)
-        await push(store, job_id)
-    assert [count.ready for count in await store.counts([QUEUE])] == [4]
-    assert list(await store.check()) == []
-
-
-async def test_who_listens_hears_again_after_the_session_was_ended(
-    store: PostgresStore, postgres_server: PostgresServer, postgres_url: str
-) -> None:
-    other = await PostgresStore.open(f"{postgres_server.url}?{STORE}")
-    wakes = aiter(store.wakeups())
-    assert await anext(wakes) == Wake()
-    await push(other, "first", delay_ms=5_000)
-    while (await asyncio.wait_for(anext(wakes), 30)).queue != QUEUE:
-        pass
-
-    end_sessions(postgres_server)
-
-    while await asyncio.wait_for(anext(wakes), 30) != Wake():
-        pass
-    await push(other, "earlier", queue=Queue("shop", "other"))
-    while (await asyncio.wait_for(anext(wakes), 30)).queue != Queue("shop", "other"):
-        pass
-    await wakes.aclose()  # type: ignore[attr-defined]
-    await other.close()
-
-
 async def test_a_listener_that_is_cancelled_as_it_begins_to_hear_is_cancelled(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,19 +334,6 @@ async def test_a_queue_that_somebody_holds_fails_alone(store: PostgresStore, pos
         with pytest.raises(StoreUnavailable, match="lock timeout"):
             await held
     assert len((await store.reserve(QUEUE, [Ask(1, 1_000)])).deliveries[0]) == 1
-
-
-async def test_a_step_that_fails_beside_others_fails_alone(store: PostgresStore) -> None:
-    await push(store, "a")
-    lost = Lease(QUEUE, "a", 1, 1)
-    answers = await asyncio.gather(
-        *(store.release(lost, 0) for _ in range(3)),
-        push(store, "b"),
-        push(store, "c"),
-        return_exceptions=True,
-    )
-    assert [type(answer) for answer in answers] == [LeaseLost] * 3 + [type(None)] * 2
-    assert [count.ready for count in await store.counts([QUEUE])] == [3]
 
 
 # --- the reaper

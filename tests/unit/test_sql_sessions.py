@@ -2,15 +2,15 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import psycopg
 import pytest
 
-from duetime.model.errors import StoreDamaged
-from duetime.model.job import STEP_JOBS, Event, NewJob, State
+from duetime.model.errors import LeaseLost, StoreDamaged, StoreUnavailable
+from duetime.model.job import STEP_JOBS, Event, Lease, NewJob, State
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Mark, Push, Pushed
+from duetime.stores.base import Ask, Mark, Push, Pushed, Wake
 from duetime.stores.mysql.session import MysqlSession
 from duetime.stores.open import open_store
 from duetime.stores.postgres.session import PostgresSession, Statement, encode
@@ -20,7 +20,7 @@ from duetime.stores.sql.server_store import ServerStore
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.postgres_server import PostgresServer
 
-QUEUE = Queue("shop", "mail")
+QUEUE, OTHER = Queue("shop", "mail"), Queue("shop", "other")
 
 
 @pytest.fixture(params=["postgres", "mysql"])
@@ -31,6 +31,12 @@ def store_kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store_url(store_kind: str, request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"{store_kind}_url"))
+
+
+@pytest.fixture
+def end_sessions(store_kind: str, request: pytest.FixtureRequest) -> Callable[[], None]:
+    """Ends the connections of all stores."""
+    return request.getfixturevalue(f"{store_kind}_server").end_sessions  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -58,8 +64,8 @@ def round_trips(store_kind: str, monkeypatch: pytest.MonkeyPatch) -> list[list[s
     return seen
 
 
-async def push(store: ServerStore, *ids: str) -> Pushed:
-    [answer] = await store.push(QUEUE, [Push([NewJob(job_id, b"body") for job_id in ids])])
+async def push(store: ServerStore, *ids: str, queue: Queue = QUEUE, delay_ms: int = 0) -> Pushed:
+    [answer] = await store.push(queue, [Push([NewJob(job_id, b"body", delay_ms=delay_ms) for job_id in ids])])
     assert isinstance(answer, Pushed), answer
     return answer
 
@@ -151,6 +157,55 @@ async def test_a_write_that_fails_on_its_way_with_the_commit(store: ServerStore,
     [counts] = await store.counts([QUEUE])
     assert counts.ready == 3
     assert [job is not None for job in await store.get(QUEUE, ["a", "b", "c", "d"])] == [True, False, True, True]
+
+
+# --- sessions that end
+
+
+async def test_a_server_that_is_not_there(store_kind: str, free_port: int) -> None:
+    scheme = "postgresql" if store_kind == "postgres" else store_kind
+    with pytest.raises(StoreUnavailable, match="SQL cannot be used"):
+        await open_store(f"{scheme}://127.0.0.1:{free_port}/app")
+
+
+async def test_a_session_that_was_ended_costs_no_call(store: ServerStore, end_sessions: Callable[[], None]) -> None:
+    await push(store, "a")
+    for job_id in "bcd":
+        end_sessions()
+        await push(store, job_id)
+    assert [count.ready for count in await store.counts([QUEUE])] == [4]
+
+
+async def test_a_step_that_fails_among_others_fails_alone(store: ServerStore) -> None:
+    await push(store, "a")
+    lost = Lease(QUEUE, "a", 1, 1)
+    answers = await asyncio.gather(
+        *(store.release(lost, 0) for _ in range(3)), push(store, "b"), push(store, "c"), return_exceptions=True
+    )
+    assert [type(answer) for answer in answers] == [LeaseLost] * 3 + [Pushed] * 2
+    assert [count.ready for count in await store.counts([QUEUE])] == [3]
+
+
+async def test_a_listener_hears_again_after_its_session_was_ended(
+    store: ServerStore, store_kind: str, store_url: str, end_sessions: Callable[[], None]
+) -> None:
+    other = await open_store(store_url)
+    assert isinstance(other, ServerStore)
+    wakes = aiter(store.wakeups())
+    assert await anext(wakes) == Wake()
+    await push(other, "first", delay_ms=5_000)
+    while (await asyncio.wait_for(anext(wakes), 60)).queue != QUEUE:
+        pass
+
+    end_sessions()
+
+    while store_kind == "postgres" and await asyncio.wait_for(anext(wakes), 60) != Wake():
+        pass  # MySQL's listener reads announcements from a table, and misses none
+    await push(other, "earlier", queue=OTHER)
+    while (await asyncio.wait_for(anext(wakes), 60)).queue != OTHER:
+        pass
+    await wakes.aclose()  # type: ignore[attr-defined]
+    await other.close()
 
 
 # --- PostgreSQL's values

@@ -2,7 +2,7 @@
 
 A commit that notifies takes a lock of the whole server. So announcements are sent on a connection of their own. One
 more connection listens. Behind a pooler that hands out connections per transaction no notification arrives; then
-consumers and watchers depend on the polls (see `sql/announcements.py`).
+consumers and watchers depend on the polls (see `sql/wake.py`).
 """
 
 import asyncio
