@@ -450,11 +450,12 @@ async def test_what_a_failed_push_left_on_other_members_is_on_record(
     group: GroupStore, members: dict[str, FaultyStore], tmp_path: Path
 ) -> None:
     members["b"].fail("push", error=PROBLEMS[0])
-    async with Journal(JournalOptions(tmp_path)) as journal:
-        async with Engine(group, recorders=await open_journal_recorder(group, journal, "wide")) as engine:
-            with pytest.raises(type(PROBLEMS[0])) as caught:
-                await engine.push(QUEUE, [NewJob(job_id, job_id.encode()) for job_id in IDS])
-        await journal.flush()
+    async with (
+        Journal(JournalOptions(tmp_path)) as journal,
+        Engine(group, recorders=await open_journal_recorder(group, journal, "wide")) as engine,
+    ):
+        with pytest.raises(type(PROBLEMS[0])) as caught:
+            await engine.push(QUEUE, [NewJob(job_id, job_id.encode()) for job_id in IDS])
     assert caught.value.fields["unknown"]
     entries = [item for item in read_journal(tmp_path) if isinstance(item, Entry) and item.event is Event.ACCEPTED]
     assert {(entry.id, body_of(entry)) for entry in entries} == {
