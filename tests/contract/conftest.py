@@ -2,7 +2,7 @@
 
 `store_kind` is the parameter that selects and counts tests per store. The HTTP API passes the same suite: `http` and
 `http-blocking` are a memory store behind a real server, spoken to by the SDK of either colour; only tests of what the
-API does not offer, marked `store_only`, stay out of it. The direct calls of a store (`-direct`) pass what they are used
+API does not offer, marked `store_only`, stay out of it. Blocking calls of a store (`-blocking`) pass what they are used
 for. A group of stores passes it too, less what not_in_groups.py names.
 Every test ends with a proof that the store it leaves behind is sound.
 """
@@ -19,7 +19,7 @@ from duetime.model.clock import ManualClock
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 from tests.contract.not_in_groups import NOT_IN_GROUPS
-from tests.contract.through_direct import ThroughDirect
+from tests.contract.through_blocking import ThroughBlocking
 from tests.contract.through_http import ThroughHttp, sending_async, sending_sync
 from tests.plugins import mysql_server, postgres_server
 from tests.plugins.lanes import parametrize_by_store
@@ -27,7 +27,7 @@ from tests.protocols.v1.server import serve
 
 STORE_KINDS = ["memory", "sqlite", "redis", "postgres", "mysql"]
 HTTP_KINDS = ["http", "http-blocking"]
-DIRECT_KINDS = ["sqlite-direct", "redis-direct"]
+BLOCKING_KINDS = ["sqlite-blocking", "redis-blocking"]
 """A store's calls in the caller's own thread; only for what is tried by verbs that have such a call."""
 DIRECT_FILES = {
     "test_push",
@@ -59,7 +59,7 @@ def kinds_of(metafunc: pytest.Metafunc) -> list[str]:
     if "store" in metafunc.fixturenames and not metafunc.definition.get_closest_marker("store_only"):
         kinds += HTTP_KINDS
         if metafunc.module.__name__.rpartition(".")[2] in DIRECT_FILES:
-            kinds += DIRECT_KINDS
+            kinds += BLOCKING_KINDS
     return kinds
 
 
@@ -102,7 +102,7 @@ def empty_store_url(store_kind: str, request: pytest.FixtureRequest, tmp_path: P
         "postgres": postgres_url,
         "mysql": mysql_url,
         GROUP: group_url,
-    }.get(store_kind.removesuffix("-direct"), lambda: "memory:")
+    }.get(store_kind.removesuffix("-blocking"), lambda: "memory:")
 
 
 @pytest.fixture
@@ -126,10 +126,10 @@ async def store(store_url: str, store_kind: str, clock: ManualClock) -> AsyncIte
                     yield ThroughHttp(opened, sending_async(client))
                 else:
                     yield ThroughHttp(opened, sending_sync(stack.enter_context(connect(served.url))))
-        elif store_kind in DIRECT_KINDS:
-            through = ThroughDirect(opened)
+        elif store_kind in BLOCKING_KINDS:
+            through = ThroughBlocking(opened)
             yield through
-            through.direct.close()
+            through.blocking.close()
         else:
             yield opened
         assert list(await opened.check()) == []

@@ -285,7 +285,7 @@ async def test_configure_changes_and_answers_the_rules() -> None:
 
 @virtual_time
 async def test_wheels_of_many_queues_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.engine.batcher.MAX_WHEELS", 10)
+    monkeypatch.setattr("duetime.engine.batcher.MAX_QUEUES", 10)
     async with Engine(given_store()) as engine:
         for number in range(25):
             queue = QUEUE._replace(name=f"q{number}")

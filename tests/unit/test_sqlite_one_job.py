@@ -21,12 +21,13 @@ from duetime.model.errors import DuetimeError, StoreFull
 from duetime.model.job import Delivery, IfExists, Lease, NewJob, Priority
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, RulesChange, Wake
+from duetime.stores.sqlite import single_statement
 from duetime.stores.sqlite.store import SqliteStore
 from tests.plugins.until import until
 
 QUEUE = Queue("default", "mail")
 DAY_MS = 86_400_000
-PLACES = ("sqlite/direct.py", "sqlite/one_job.py", "sqlite/connection.py")
+PLACES = ("sqlite/one_job.py", "sqlite/single_statement.py", "sqlite/connection.py")
 
 
 async def open_store(path: Path, clock: ManualClock | None = None) -> SqliteStore:
@@ -63,12 +64,27 @@ def random_request(chance: Random, number: int) -> Push:
     return Push([job], chance.choice(list(IfExists)))
 
 
+async def without_single_statements(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on this store serves every request by the general verbs."""
+    general = await store._write(lambda step: step.connection)  # type: ignore[attr-defined]
+
+    def only_for_others(statement: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda connection, *of: None if connection is general else statement(connection, *of)
+
+    for verb in ("push", "reserve", "ack"):
+        monkeypatch.setattr(single_statement, verb, only_for_others(getattr(single_statement, verb)))
+
+
 @pytest.mark.parametrize("seed", range(4))
-async def test_short_statements_do_what_the_verbs_do(tmp_path: Path, seed: int) -> None:
+async def test_single_statements_do_what_the_verbs_do(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first store is called in another thread, the second in its writer's thread, the third by the verbs."""
     chance, number = Random(seed), 0
-    clocks = ManualClock(), ManualClock()
-    stores = [await open_store(tmp_path / f"{name}.db", clock) for name, clock in zip("ab", clocks, strict=True)]
-    direct, asked, answered = stores[0].direct_calls(), 0, 0
+    clocks = ManualClock(), ManualClock(), ManualClock()
+    stores = [await open_store(tmp_path / f"{name}.db", clock) for name, clock in zip("abc", clocks, strict=True)]
+    await without_single_statements(stores[2], monkeypatch)
+    direct, asked, answered = stores[0].one_job.blocking(), 0, 0
     held: list[Lease] = []
 
     async def both(call: str, of: Any, short: Callable[[Any], Any]) -> Any:
@@ -79,7 +95,7 @@ async def test_short_statements_do_what_the_verbs_do(tmp_path: Path, seed: int) 
         answers = [
             [done] if store is stores[0] and done is not None else await general(store, call, of) for store in stores
         ]
-        assert plain(answers[0]) == plain(answers[1])
+        assert plain(answers[0]) == plain(answers[1]) == plain(answers[2])
         return answers[0][0]
 
     for _ in range(250):
@@ -103,7 +119,7 @@ async def test_short_statements_do_what_the_verbs_do(tmp_path: Path, seed: int) 
                     clock.advance(step / 1000)
                     await look_after(store, step, number)
 
-    assert dump(tmp_path / "a.db") == dump(tmp_path / "b.db")
+    assert dump(tmp_path / "a.db") == dump(tmp_path / "b.db") == dump(tmp_path / "c.db")
     assert answered > asked / 2, "most of it is usual"
     for store in stores:
         assert list(await store.check()) == []
@@ -142,7 +158,7 @@ def no_orphan(delivery: Delivery) -> None:
 async def test_calls_decline_while_others_write_or_wait_to_write(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     store = await open_store(path)
-    direct = store.direct_calls()
+    direct = store.one_job.blocking()
     jobs = (Push([NewJob(f"job {number}", b"")]) for number in range(10))
 
     assert await asyncio.to_thread(direct.push, QUEUE, next(jobs))
@@ -166,7 +182,7 @@ async def test_a_push_wakes_the_consumers_of_other_programs(tmp_path: Path) -> N
     other = await SqliteStore.open(tmp_path / "jobs.db", clock=clock)
     async with aclosing(other.wakeups()) as wakes:  # pyright: ignore[reportArgumentType]
         assert await anext(wakes) == Wake()
-        direct = store.direct_calls()
+        direct = store.one_job.blocking()
         later, sooner = NewJob("later", b"", due_at=7), NewJob("sooner", b"", due_at=5)
         for job in (later, NewJob("no sooner", b"", due_at=7), sooner):
             assert await asyncio.to_thread(direct.push, QUEUE, Push([job]))
@@ -186,7 +202,7 @@ def sqlite_wakes(path: Path) -> int:
 
 async def test_pushes_to_a_disk_that_is_nearly_full_are_refused(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "jobs.db", synchronous="OFF", reserve=2**60)
-    direct, request = store.direct_calls(), Push([NewJob("a", b"")])
+    direct, request = store.one_job.blocking(), Push([NewJob("a", b"")])
     assert await asyncio.to_thread(direct.push, QUEUE, request) is None
     assert isinstance((await store.push(QUEUE, [request]))[0], StoreFull)
     await store.close()
@@ -196,7 +212,7 @@ async def test_a_push_looks_at_a_small_disk_itself(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "jobs.db", synchronous="OFF", reserve=2**20)
     for name in ("first", "second"):  # the reserve file is as large as it may be then
         await store.push(QUEUE, [Push([NewJob(name, bytes(200_000))])])
-    direct = store.direct_calls()
+    direct = store.one_job.blocking()
     for number in range(3):
         assert await asyncio.to_thread(direct.push, QUEUE, Push([NewJob(f"job {number}", b"")]))
     await store.close()
@@ -209,7 +225,7 @@ async def test_a_lone_caller_whose_commits_are_synced_keeps_the_log_short(
     tmp_path: Path, synchronous: str, reserve: int, pages: int
 ) -> None:
     store = await SqliteStore.open(tmp_path / "jobs.db", synchronous=synchronous, reserve=reserve)
-    connection = store._connect_direct()
+    connection = store._connect_blocking()
     assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (pages,)
     connection.close()
     await store.close()
@@ -251,7 +267,7 @@ def interrupt() -> None:
 async def test_a_caller_that_is_interrupted_anywhere_keeps_no_lease(tmp_path: Path, acks: bool) -> None:
     clock = ManualClock()
     store = await open_store(tmp_path / "jobs.db", clock)
-    direct, orphans = store.direct_calls(), list[Delivery]()
+    direct, orphans = store.one_job.blocking(), list[Delivery]()
     assert await asyncio.to_thread(direct.ack, Lease(QUEUE, "none", 1, 1)) is None  # the connection is open then
 
     async def held_lease() -> Lease:
@@ -291,7 +307,7 @@ async def test_a_caller_that_is_interrupted_anywhere_keeps_no_lease(tmp_path: Pa
 @pytest.mark.parametrize("verb", ["push", "reserve", "ack", "ack_and_reserve"])
 async def test_a_handler_may_fork_or_use_the_store_anywhere(tmp_path: Path, verb: str) -> None:
     store = await open_store(tmp_path / "jobs.db")
-    direct, loop = store.direct_calls(), asyncio.get_running_loop()
+    direct, loop = store.one_job.blocking(), asyncio.get_running_loop()
     numbers = iter(range(10_000))
 
     def handler() -> None:
@@ -335,7 +351,7 @@ def openers(path: Path) -> int:
 async def test_the_connection_is_opened_before_the_first_call(tmp_path: Path) -> None:
     store = await open_store(tmp_path / "jobs.db")
     before = openers(tmp_path / "jobs.db")
-    direct = store.direct_calls()
+    direct = store.one_job.blocking()
     await until(lambda: openers(tmp_path / "jobs.db") > before)
     direct.close()
     assert await asyncio.to_thread(direct.push, QUEUE, Push([NewJob("late", b"")])) is None
@@ -346,7 +362,7 @@ async def test_the_connection_is_opened_before_the_first_call(tmp_path: Path) ->
 async def test_calls_that_are_closed_while_they_open_leave_nothing_open(tmp_path: Path) -> None:
     store = await open_store(tmp_path / "jobs.db")
     for _ in range(20):
-        store.direct_calls().close()
+        store.one_job.blocking().close()
     await store.close()
     assert openers(tmp_path / "jobs.db") == 0
 

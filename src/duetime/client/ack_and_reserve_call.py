@@ -11,7 +11,6 @@ from duetime.model.names import Queue
 
 if TYPE_CHECKING:
     from duetime.engine import Engine
-    from duetime.engine.direct_steps import DirectSteps
 
 
 def ack_and_reserve(queue: Queue, leased: calls.Leased, ttr_ms: int) -> Call[list[Delivery] | None]:
@@ -33,10 +32,9 @@ def ack_and_reserve(queue: Queue, leased: calls.Leased, ttr_ms: int) -> Call[lis
     async def run(engine: "Engine") -> None:
         acked(await ack.run(engine))
 
-    def run_direct(steps: "DirectSteps") -> list[Delivery] | None:
-        found = steps.ack_and_reserve(lease, ttr_ms) if lease.queue == queue else None
-        if found is not None:
-            mark_settled()
+    def run_blocking(engine: "Engine") -> list[Delivery] | None:
+        found = engine.run_blocking(engine.requests.AckAndReserveRequest(queue, lease, ttr_ms))
+        mark_settled()
         return found
 
     return Call(
@@ -45,5 +43,5 @@ def ack_and_reserve(queue: Queue, leased: calls.Leased, ttr_ms: int) -> Call[lis
         run,
         repeatable=True,
         subject=ack.subject,
-        direct=run_direct,
+        run_blocking=run_blocking if lease.queue == queue else None,
     )

@@ -16,7 +16,6 @@ from duetime.model.names import Queue
 
 if TYPE_CHECKING:
     from duetime.engine import Engine
-    from duetime.engine.direct_steps import DirectSteps
 
 Answer = TypeVar("Answer")
 Other = TypeVar("Other")
@@ -55,7 +54,8 @@ Subject = Pushing | Reserving | Settling | None
 
 class Call(msgspec.Struct, Generic[Answer], frozen=True):
     """`repeatable`: doing it twice is as good as once, so a lost answer is asked for again. `request` is made once,
-    however often it is sent. `direct` does it in the caller's own thread; None if that is not possible now.
+    however often it is sent. `run_blocking` is `run` for a caller in another thread than the engine's; without it the
+    client runs `run` in the engine's event loop.
     """
 
     request: Callable[[], Request]
@@ -64,7 +64,7 @@ class Call(msgspec.Struct, Generic[Answer], frozen=True):
     repeatable: bool = False
     wait_ms: int = 0
     subject: Subject = None
-    direct: Callable[["DirectSteps"], Answer | None] | None = None
+    run_blocking: Callable[["Engine"], Answer] | None = None
 
 
 def then(call: Call[Answer], finish: Callable[[Answer], Other]) -> Call[Other]:
@@ -73,13 +73,7 @@ def then(call: Call[Answer], finish: Callable[[Answer], Other]) -> Call[Other]:
     async def run(engine: "Engine") -> Other:
         return finish(await call.run(engine))
 
-    direct = call.direct
-
-    # The annotation is text, because Python would evaluate the other kind again in each call of `then`.
-    def run_direct(steps: "DirectSteps") -> "Other | None":
-        answer = direct(steps) if direct else None
-        return None if answer is None else finish(answer)
-
+    inner = call.run_blocking
     subject = call.subject
     if isinstance(subject, Pushing):
         again = subject.again
@@ -93,7 +87,7 @@ def then(call: Call[Answer], finish: Callable[[Answer], Other]) -> Call[Other]:
         call.repeatable,
         call.wait_ms,
         subject,
-        run_direct if direct else None,
+        (lambda engine: finish(inner(engine))) if inner else None,
     )
 
 

@@ -42,13 +42,12 @@ from duetime.model.job import (
     payload_bytes,
 )
 from duetime.model.names import Queue
-from duetime.stores.base import Mark, Page, Pushed, QueueRules, RulesChange
+from duetime.stores.base import Mark, Page, Push, Pushed, QueueRules, RulesChange
 from duetime.stores.finishes import Finish, Finished, KeptResult
 from duetime.wire import bodies, convert, messages
 
 if TYPE_CHECKING:
     from duetime.engine import Engine
-    from duetime.engine.direct_steps import DirectSteps
 
 Leased = Lease | Delivery | JobInHand
 Result = Moved | DuetimeError | None
@@ -91,7 +90,9 @@ def push(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark |
         lambda engine: engine.push(queue, jobs, if_exists=if_exists, mark=mark),
         if_exists is not IfExists.ERROR,
         subject=Pushing(queue, jobs, lambda others: push(queue, others, if_exists, mark)),
-        direct=lambda steps: steps.push(queue, jobs[0], if_exists) if len(jobs) == 1 and not mark else None,
+        run_blocking=lambda engine: engine.run_blocking(
+            engine.requests.PushRequest(queue, Push(jobs, if_exists, mark))
+        ),
     )
 
 
@@ -102,9 +103,8 @@ def push_one(queue: Queue, job: NewJob, if_exists: IfExists = IfExists.KEEP) -> 
     async def run(engine: "Engine") -> Moved:
         return (await engine.push(queue, jobs, if_exists=if_exists)).jobs[0]
 
-    def run_direct(steps: "DirectSteps") -> Moved | None:
-        pushed = steps.push(queue, job, if_exists)
-        return pushed.jobs[0] if pushed else None
+    def run_blocking(engine: "Engine") -> Moved:
+        return engine.run_blocking(engine.requests.PushRequest(queue, Push(jobs, if_exists))).jobs[0]
 
     return Call(
         lambda: post_request(queue, "batch", _batch(jobs, if_exists, mark_for_repeats(jobs))),
@@ -112,7 +112,7 @@ def push_one(queue: Queue, job: NewJob, if_exists: IfExists = IfExists.KEEP) -> 
         run,
         if_exists is not IfExists.ERROR,
         subject=Pushing(queue, jobs, lambda others: push_one(queue, others[0], if_exists)),
-        direct=run_direct,
+        run_blocking=run_blocking,
     )
 
 
@@ -210,13 +210,16 @@ def reserve(namespace: str, queues: Sequence[Queue], limit: int, ttr: Duration, 
     def parse(reply: bytes) -> list[Delivery]:
         return [convert.delivery(namespace, one) for one in decode(reply, messages.DeliveriesOut).deliveries]
 
+    def run_blocking(engine: "Engine") -> list[Delivery]:
+        return engine.run_blocking(engine.requests.ReserveRequest(queues[0], ttr_ms, limit, wait_ms))
+
     return Call(
         request,
         parse,
         lambda engine: engine.reserve(queues, limit=limit, ttr_ms=ttr_ms, wait_ms=wait_ms),
         wait_ms=wait_ms,
         subject=Reserving(),
-        direct=lambda steps: steps.reserve(queues[0], ttr_ms, wait_ms) if limit == len(queues) == 1 else None,
+        run_blocking=run_blocking if len(queues) == 1 else None,
     )
 
 
@@ -227,13 +230,16 @@ def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
     async def run(engine: "Engine") -> list[Result]:
         return list(await engine.ack(held))
 
+    def run_blocking(engine: "Engine") -> list[Result]:
+        return list(engine.run_blocking(engine.requests.AckRequest(held[0].queue, held)))
+
     return Call(
         lambda: post_request(queue, "ack", messages.AckIn(leases=[convert.lease_ref(one) for one in held])),
         _results,
         run,
         repeatable=True,
         subject=Settling("ack", _held(leases)),
-        direct=lambda steps: steps.ack(held[0]) if len(held) == 1 else None,
+        run_blocking=run_blocking if len(held) == 1 else None,
     )
 
 

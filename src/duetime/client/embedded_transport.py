@@ -1,13 +1,15 @@
 """Calls into an engine of this process."""
 
 import asyncio
+from inspect import currentframe
+from threading import get_ident
 from typing import TypeVar
 
 from duetime.client.call import Call
 from duetime.client.embedded_engine import embedded_engine
 from duetime.client.event_loop import LoopThread
 from duetime.engine import Engine
-from duetime.engine.direct_steps import DirectSteps
+from duetime.model.errors import InvalidRequest
 
 Answer = TypeVar("Answer")
 
@@ -17,56 +19,48 @@ class AsyncEmbedded:
     from another task than the one that opened it.
     """
 
-    def __init__(self, url: str, journal: str | None = None, *, has_direct: bool = False) -> None:
+    def __init__(self, url: str, journal: str | None = None, *, serves_threads: bool = False) -> None:
         self._url = url
         self._journal = journal
-        self._has_direct = has_direct
-        self._engine: Engine | None = None
-        self.direct: DirectSteps | None = None
-        """For callers in other threads, while the engine is open, if there are such callers (`has_direct`)."""
+        self._serves_threads = serves_threads
+        self.engine: Engine | None = None
+        """None while it is not open."""
         self._host: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._opening = asyncio.Lock()
 
     async def send(self, call: Call[Answer]) -> Answer:
-        engine = self._engine
+        engine = self.engine
         if engine is None:
             engine = await self._open()
         return await call.run(engine)
 
     async def _open(self) -> Engine:
         async with self._opening:
-            if self._engine is None:
+            if self.engine is None:
                 ready: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
                 self._host = asyncio.create_task(self._serve(ready), name="duetime engine")
                 try:
-                    self._engine = await ready
+                    self.engine = await ready
                 except BaseException:
                     self._host.cancel()
                     raise
-            return self._engine
+            return self.engine
 
     async def _serve(self, ready: asyncio.Future[Engine]) -> None:
         try:
             async with embedded_engine(self._url, self._journal) as engine:
                 if not ready.done():  # the caller may have been cancelled
-                    self.direct = engine.direct_steps() if self._has_direct else None
+                    if self._serves_threads:
+                        engine.open_blocking()
                     ready.set_result(engine)
-                    try:
-                        await self._stop.wait()
-                    finally:
-                        self._close_direct()
+                    await self._stop.wait()
         except Exception as error:
             if ready.done():
                 raise
             ready.set_exception(error)
         finally:
-            self._engine = None
-
-    def _close_direct(self) -> None:
-        direct, self.direct = self.direct, None
-        if direct:
-            direct.close()
+            self.engine = None
 
     async def close(self) -> None:
         self._stop.set()
@@ -75,19 +69,44 @@ class AsyncEmbedded:
 
 
 class SyncEmbedded:
-    """An engine in a thread of its own. What is usual and about one job is done in the caller's thread."""
+    """An engine in a thread of its own."""
 
     def __init__(self, url: str, journal: str | None = None) -> None:
         self._loop = LoopThread("duetime engine")
         self._inner = self._loop.run(self._make(url, journal))
+        self._calling: set[int] = set()
 
     async def _make(self, url: str, journal: str | None) -> AsyncEmbedded:
-        return AsyncEmbedded(url, journal, has_direct=True)
+        return AsyncEmbedded(url, journal, serves_threads=True)
 
     def send(self, call: Call[Answer]) -> Answer:
-        if call.direct and (steps := self._inner.direct) and (answer := call.direct(steps)) is not None:
-            return answer
-        return self._loop.run(self._inner.send(call))
+        """Raises InvalidRequest in a signal handler that interrupted another call of the same thread: that call may
+        hold what this one would wait for.
+        """
+        thread = get_ident()
+        if thread in self._calling and self._is_within_send():
+            raise InvalidRequest(
+                "the client cannot be called from a signal handler that interrupted another call of the same thread: "
+                "set a flag in the handler and make the call later, or make it in another thread"
+            )
+        try:
+            self._calling.add(thread)
+            engine = self._inner.engine
+            if call.run_blocking and engine:
+                return call.run_blocking(engine)
+            return self._loop.run(self._inner.send(call))
+        finally:
+            self._calling.discard(thread)
+
+    def _is_within_send(self) -> bool:
+        """Returns whether the caller of `send` runs within another `send`. An exception of a handler may have ended
+        that one before it could say so.
+        """
+        frame, found = currentframe(), 0
+        while frame is not None:
+            found += frame.f_code is SyncEmbedded.send.__code__ and frame.f_locals.get("self") is self
+            frame = frame.f_back
+        return found > 1
 
     def close(self) -> None:
         if self._loop.is_running:

@@ -3,13 +3,21 @@
     submit(request, reply)
        |
        v
-    Lane (one per verb) -> inbox of the queue -> one store call for all requests that wait -> recorders -> replies
+    Lane of the verb: is a call of this queue under way?
+       |                       |
+       | no                    | yes: the request waits in the queue's inbox
+       v                       v
+    OneJob of the store     one store call for all requests that wait
+       |                       |
+       +-----------+-----------+
+                   v
+    recorders -> flushed -> reply.set_result
 
-The first request on an idle queue goes out immediately; no timer holds it back to collect others. Requests that arrive
-while a store call is under way share the next one, so under load the batches grow by themselves, and with them the
-throughput. Only when a full call's worth waits does a second call start next to the first, so that this process
-prepares one while the store works on the other. An answer is given after it is flushed to the journal; the next call
-does not wait for that.
+The first request on an idle queue goes out immediately; no timer holds it back to collect others. If it is about one
+job and the store has single-job calls, it needs no task. Requests that arrive while a store call is under way share the
+next one, so under load the batches grow by themselves, and with them the throughput. Only when a full call's worth
+waits does a second call start next to the first, so that this process prepares one while the store works on the other.
+An answer is given after it is flushed to the journal; the next call does not wait for that.
 
 Each request keeps its own answer: an error value from the store reaches only its caller, a failed call reaches every
 caller that was in it.
@@ -17,20 +25,25 @@ caller that was in it.
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from duetime.engine.recorder import Recorders, Step
+from duetime.engine.reaper import LONGEST_REST_S, Reaper
+from duetime.engine.recorder import Recorders, Step, is_coroutine
 from duetime.engine.requests import (
+    AckAndReserveRequest,
     AckByIdRequest,
     AckRequest,
     Answer,
     CancelRequest,
     FinishRequest,
+    IdsRequest,
     PushRequest,
     Request,
     ReserveRequest,
@@ -40,19 +53,17 @@ from duetime.engine.wheel import Wheel
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Pushed, Reserved, Store, pushed_parts
+from duetime.stores.base import Ask, BlockingOneJob, OneJob, Push, Pushed, Reply, Reserved, Send, Store, pushed_parts
 from duetime.stores.finishes import Finished, KeptResult
 
 if TYPE_CHECKING:
-    from duetime.engine.reaper import Reaper
     from duetime.engine.result_waiting import ResultWaiting
-    from duetime.engine.waiting import WaitingRoom, Wants
+    from duetime.engine.waiting import WaitingRoom
 
 log = logging.getLogger("duetime.engine")
 
 T = TypeVar("T")
 Asked = TypeVar("Asked")
-Given = TypeVar("Given", contravariant=True)  # noqa: PLC0105
 
 MAX_CALLS = 2
 """Store calls of one verb that are under way for a queue, at most."""
@@ -63,28 +74,21 @@ HEAVY_JOBS = 50
 HEAVY_CALLS = 2
 HEAVY_WAIT_S = 0.05
 """A heavy call waits this long at most. Otherwise the calls to a store that hangs would time out two by two."""
-MAX_WHEELS = 10_000
+MAX_QUEUES = 10_000
+"""Of how many queues the batcher remembers something between their calls."""
+
+SHARED_S = 0.25
+"""After a call that several requests shared, the queue's next requests wait for each other for this long: each turn of
+the event loop brings several of them, and the first one must not go alone."""
+
+LEAST_TTR_MS = round(2 * LONGEST_REST_S * 1000)
+"""The reaper looks at least this often for leases that it was not told of, so that these end in time, too."""
 
 SharedCall = Callable[[Queue, Sequence[Asked]], Awaitable[Sequence[Answer | DuetimeError]]]
 """A store call for several requests; one answer or error for each."""
 Flushed = Callable[[], asyncio.Future[Any] | None]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task; the engine waits for its end and sees its errors."""
-
-
-class Reply(Protocol[Given]):
-    """Where a caller gets its answer: a future, or an object of a caller that has no task to wait in.
-
-    The two setters are called at most once, only while `done` says False, and must not raise.
-    """
-
-    def done(self) -> bool:
-        """Returns whether the answer is no longer wanted. Then a request that waits is not sent."""
-        ...
-
-    def set_result(self, result: Given, /) -> None: ...
-
-    def set_exception(self, exception: Exception, /) -> None: ...
 
 
 Submission = tuple[Asked, int, Reply[Answer]]
@@ -152,6 +156,7 @@ class Inbox(Generic[Asked, Answer]):
 class Lane(Generic[Asked, Answer]):
     """The requests of one verb, for all queues. `max_weight` bounds a call, but one request always fits.
 
+    `start` makes the call of a request that is alone, without a task; it returns False if that is not possible.
     `orphan` gets an answer whose caller went away during the call.
     `flushed`, asked right after a call, returns a future that completes before its answers are given, None if nothing
     is pending; if it fails, its error replaces every answer that is not an error itself.
@@ -163,22 +168,26 @@ class Lane(Generic[Asked, Answer]):
         replies: ReplyScheduler,
         *,
         max_weight: int,
+        start: "Callable[[Asked, SingleCall[Asked, Answer]], bool] | None" = None,
         orphan: Callable[[Answer], None] | None = None,
         flushed: Flushed | None = None,
     ) -> None:
         self._call = call
         self._replies = replies
         self._max_weight = max_weight
+        self._start_single = start
         self._orphan = orphan
         self._flushed = flushed
         self._closed = False
-        # A queue has an inbox while at least one runner serves it.
+        # A queue has an inbox while at least one runner serves it; a single call counts as one.
         self._inboxes: dict[Queue, Inbox[Asked, Answer]] = {}
-        self.calls = 0
-        self.requests = 0
+        self._shared_until: dict[Queue, float] = {}
+        self.singles: set[SingleCall[Asked, Answer]] = set()
+        self._single_ended: asyncio.Future[None] | None = None
+        self.calls = self.single_calls = self.requests = 0
 
     def submit(self, queue: Queue, request: Asked, weight: int, reply: Reply[Answer]) -> None:
-        """Queue a request; `reply` gets its answer or its error in a later turn of the event loop.
+        """Take a request; `reply` gets its answer or its error in a later turn of the event loop.
 
         Raises StoreUnavailable, and then `reply` gets nothing.
         """
@@ -187,12 +196,42 @@ class Lane(Generic[Asked, Answer]):
         inbox: Inbox[Asked, Answer] | None = self._inboxes.get(queue)
         if inbox is None:
             inbox = Inbox()
+            if self._start_single and self._starts_single(queue, inbox, request, reply):
+                return
             self._start(queue, inbox)
             self._inboxes[queue] = inbox
         inbox.entries.append((request, weight, reply))
         inbox.weight += weight
         if inbox.weight >= self._max_weight and inbox.runners < MAX_CALLS:
             self._start(queue, inbox)
+
+    def _starts_single(self, queue: Queue, inbox: Inbox[Asked, Answer], request: Asked, reply: Reply[Answer]) -> bool:
+        if self._start_single is None or self._shared_until.get(queue, 0.0) > monotonic():
+            return False
+        single = SingleCall(self, queue, inbox, (request, 1, reply))
+        try:
+            if not self._start_single(request, single):
+                return False
+        except Exception as error:  # of any kind: the caller gets it
+            asyncio.get_running_loop().call_soon(single.set_exception, error)
+        inbox.runners += 1
+        self._inboxes[queue] = inbox
+        self.singles.add(single)
+        self.single_calls += 1
+        self.calls += 1
+        self.requests += 1
+        return True
+
+    def single_ended(self, single: "SingleCall[Asked, Answer]") -> None:
+        """The requests that came during the call share the next one."""
+        self.singles.discard(single)
+        if self._single_ended and not self._single_ended.done():
+            self._single_ended.set_result(None)
+        queue, inbox = single.queue, single.inbox
+        if inbox.entries:
+            with suppress(StoreUnavailable):  # the engine is not running; the callers get an error below
+                self._start(queue, inbox)
+        self._leave(queue, inbox)
 
     async def run(self, queue: Queue, request: Asked, weight: int = 1) -> Answer:
         """The answer to this request, or its error. A request whose caller goes away before the call is not sent."""
@@ -207,12 +246,18 @@ class Lane(Generic[Asked, Answer]):
             raise
 
     def is_idle(self, queue: Queue) -> bool:
-        """Whether a request of this queue would be alone in its call. Never after the close."""
+        """Returns whether no call of this queue is under way. A hint for other threads."""
         return queue not in self._inboxes and not self._closed
 
     def close(self) -> None:
         """Take no more requests; requests that are waiting are still served."""
         self._closed = True
+
+    async def drain(self) -> None:
+        """Wait for the single calls under way."""
+        while self.singles:
+            self._single_ended = asyncio.get_running_loop().create_future()
+            await self._single_ended
 
     def _start(self, queue: Queue, inbox: Inbox[Asked, Answer]) -> None:
         runner = self._replies.spawn(self._run(queue, inbox))
@@ -258,6 +303,10 @@ class Lane(Generic[Asked, Answer]):
     async def _serve(self, queue: Queue, entries: Sequence[Submission[Asked, Answer]]) -> None:
         self.calls += 1
         self.requests += len(entries)
+        if len(entries) > 1:
+            if len(self._shared_until) >= MAX_QUEUES:
+                self._shared_until.clear()
+            self._shared_until[queue] = monotonic() + SHARED_S
         try:
             answers = await self._call(queue, [request for request, _, _ in entries])
             pairs = list(zip(entries, answers, strict=True))
@@ -269,6 +318,10 @@ class Lane(Generic[Asked, Answer]):
             for _, _, answer in entries:
                 _fail(answer, own_copy(error))
             return
+        self.answer(queue, pairs)
+
+    def answer(self, queue: Queue, pairs: Sequence[tuple[Submission[Asked, Answer], Answer | Exception]]) -> None:
+        """Give the answers of a call to its callers when they are flushed."""
         pending = self._flushed() if self._flushed else None
         if pending is None:
             self._replies.deliver(queue, pairs, self._answer)
@@ -301,34 +354,336 @@ class Lane(Generic[Asked, Answer]):
                 self._orphan(answer)
 
 
+class SingleCall(Generic[Asked, Answer]):
+    """A call for one request without a task. Gets the request's answer, or its error."""
+
+    __slots__ = ("entry", "inbox", "lane", "queue")
+
+    def __init__(
+        self,
+        lane: Lane[Asked, Answer],
+        queue: Queue,
+        inbox: Inbox[Asked, Answer],
+        entry: Submission[Asked, Answer],
+    ) -> None:
+        self.lane, self.queue, self.inbox, self.entry = lane, queue, inbox, entry
+
+    def set_result(self, answer: Answer | DuetimeError, /) -> None:
+        self.lane.single_ended(self)
+        self.lane.answer(self.queue, ((self.entry, answer),))
+
+    def set_exception(self, error: Exception, /) -> None:
+        self.lane.single_ended(self)
+        _fail(self.entry[2], error)
+
+
+# --- the verbs
+
+
+class Verb(Generic[Asked]):
+    """How the requests of one verb become a store call, and how its outcome becomes their answers."""
+
+    def __init__(self, batcher: "Batcher") -> None:
+        self.batcher = batcher
+        self.store = batcher.store
+
+    def step(self, queue: Queue, requests: Sequence[Asked]) -> Step:
+        raise NotImplementedError
+
+    def jobs(self, step: Step) -> int:
+        return len(step.asked)
+
+    def call(self, step: Step) -> Awaitable[Any]:
+        raise NotImplementedError
+
+    def single(self, one_job: OneJob, step: Step, reply: "StepReply") -> Send | None:
+        """Prepare the single-job call for a step of one request; None if there is none for it."""
+        return None
+
+    def outcome(self, answer: Any) -> Any:
+        """The outcome of a step whose single-job call got this answer."""
+        return [answer]
+
+    def answers(self, step: Step, requests: Sequence[Asked], outcome: Any) -> Sequence[Any]:
+        """One answer or error per request."""
+        raise NotImplementedError
+
+    def failed(self, step: Step) -> None:
+        """The call raised an error."""
+
+
+class PushVerb(Verb[PushRequest]):
+    def step(self, queue: Queue, requests: Sequence[PushRequest]) -> Step:
+        return Step("push", queue, [request.push for request in requests], len(requests))
+
+    def jobs(self, step: Step) -> int:
+        return sum([len(push.jobs) for push in step.asked])
+
+    def call(self, step: Step) -> Awaitable[Sequence[Pushed | DuetimeError]]:
+        return self.store.push(step.queue, step.asked)
+
+    def single(self, one_job: OneJob, step: Step, reply: "StepReply") -> Send | None:
+        [push] = step.asked
+        return one_job.push(step.queue, push, reply) if len(push.jobs) == 1 and push.mark is None else None
+
+    def answers(
+        self, step: Step, requests: Sequence[PushRequest], outcome: Sequence[Pushed | DuetimeError]
+    ) -> Sequence[Pushed | DuetimeError]:
+        """Wakes waiting consumers here, because a cancelled caller's push still happened."""
+        _, parts = pushed_parts(step.asked, outcome)
+        for part in parts:
+            if isinstance(part, Pushed) and not part.repeated:
+                self.batcher.moved(step.queue, part.jobs)
+        return outcome
+
+
+class ReserveStep(Step):
+    """`groups`: (ttr_ms, limits of the requests) for each ask. `since`: the room's `news` before the call."""
+
+    __slots__ = ("groups", "since")
+
+    def __init__(
+        self, queue: Queue, asks: Sequence[Ask], callers: int, groups: Sequence[tuple[int, list[int]]], since: int
+    ) -> None:
+        super().__init__("reserve", queue, asks, callers)
+        self.groups, self.since = groups, since
+
+
+class ReserveVerb(Verb[ReserveRequest]):
+    """Requests that follow each other with the same ttr share one ask."""
+
+    def step(self, queue: Queue, requests: Sequence[ReserveRequest]) -> ReserveStep:
+        groups: list[tuple[int, list[int]]] = []
+        for request in requests:
+            if groups and groups[-1][0] == request.ttr_ms:
+                groups[-1][1].append(request.limit)
+            else:
+                groups.append((request.ttr_ms, [request.limit]))
+        take = self.batcher.wheel(queue).take
+        asks = [Ask(sum(limits), ttr_ms, take(sum(limits))) for ttr_ms, limits in groups]
+        return ReserveStep(queue, asks, len(requests), groups, self.batcher.room.news)
+
+    def jobs(self, step: Step) -> int:
+        return sum([ask.limit for ask in step.asked])
+
+    def call(self, step: Step) -> Awaitable[Reserved]:
+        return self.store.reserve(step.queue, step.asked)
+
+    def single(self, one_job: OneJob, step: Step, reply: "StepReply") -> Send | None:
+        [ask] = step.asked
+        return one_job.reserve(step.queue, ask, reply) if ask.limit == 1 else None
+
+    def outcome(self, answer: Reserved) -> Reserved:
+        return answer
+
+    def answers(self, step: Step, requests: Sequence[ReserveRequest], outcome: Reserved) -> Sequence[list[Delivery]]:
+        assert isinstance(step, ReserveStep)
+        self.batcher.room.learn(step.queue, outcome, since=step.since)
+        unused, shares = 0, list[list[Delivery]]()
+        for ask, (_, limits), deliveries in zip(step.asked, step.groups, outcome.deliveries, strict=True):
+            if deliveries:
+                self.batcher.reaper.expect(ask.ttr_ms / 1000)
+            unused += ask.limit - len(deliveries)
+            at = 0
+            for limit in limits:
+                shares.append(list(deliveries[at : at + limit]))
+                at += limit
+        self.batcher.wheel(step.queue).put_back(unused)
+        return shares
+
+    def failed(self, step: Step) -> None:
+        self.batcher.wheel(step.queue).put_back(self.jobs(step))
+
+
+class AckVerb(Verb[AckRequest]):
+    def step(self, queue: Queue, requests: Sequence[AckRequest]) -> Step:
+        return Step("ack", queue, [lease for request in requests for lease in request.leases], len(requests))
+
+    def call(self, step: Step) -> Awaitable[Sequence[Moved | LeaseLost | StoreUnavailable | None]]:
+        return self.store.ack(step.queue, step.asked)
+
+    def single(self, one_job: OneJob, step: Step, reply: "StepReply") -> Send | None:
+        return one_job.ack(step.asked[0], reply) if len(step.asked) == 1 else None
+
+    def answers(self, step: Step, requests: Sequence[AckRequest], outcome: Sequence[Any]) -> Sequence[Any]:
+        return _split(outcome, [request.leases for request in requests])
+
+
+class FinishVerb(Verb[FinishRequest]):
+    def step(self, queue: Queue, requests: Sequence[FinishRequest]) -> Step:
+        return Step("finish", queue, [one for request in requests for one in request.finishes], len(requests))
+
+    def jobs(self, step: Step) -> int:
+        return sum([1 + len(one.then) for one in step.asked])
+
+    def call(self, step: Step) -> Awaitable[Sequence[Finished | DuetimeError | None]]:
+        return self.store.finish(step.queue, step.asked)
+
+    def answers(self, step: Step, requests: Sequence[FinishRequest], outcome: Sequence[Any]) -> Sequence[Any]:
+        """Wakes those who wait here for jobs and results."""
+        done = [(one, answer) for one, answer in zip(step.asked, outcome, strict=True) if isinstance(answer, Finished)]
+        self.batcher.moved(step.queue, [moved for _, answer in done for moved in answer.then])
+        if kept := [one.lease.id for one, _ in done if one.keeps_result]:
+            self.batcher.results.notice(step.queue, kept)
+        return _split(outcome, [request.finishes for request in requests])
+
+
+class CancelVerb(Verb[IdsRequest[Any]]):
+    verb, is_finished = "cancel", False
+
+    def step(self, queue: Queue, requests: Sequence[IdsRequest[Any]]) -> Step:
+        return Step(self.verb, queue, [job_id for request in requests for job_id in request.ids], len(requests))
+
+    def jobs(self, step: Step) -> int:
+        return 0  # never heavy
+
+    def call(self, step: Step) -> Awaitable[Sequence[Moved | StoreUnavailable | None]]:
+        return self.store.cancel(step.queue, step.asked, finished=self.is_finished)
+
+    def answers(self, step: Step, requests: Sequence[IdsRequest[Any]], outcome: Sequence[Any]) -> Sequence[Any]:
+        return _split(outcome, [request.ids for request in requests])
+
+
+class AckByIdVerb(CancelVerb):
+    verb, is_finished = "ack_by_id", True
+
+
+class ResultsVerb(Verb[ResultsRequest]):
+    def step(self, queue: Queue, requests: Sequence[ResultsRequest]) -> Step:
+        ids = list(dict.fromkeys(job_id for request in requests for job_id in request.ids))
+        return Step("results", queue, ids, len(requests))
+
+    def jobs(self, step: Step) -> int:
+        return 0  # never heavy
+
+    async def call(self, step: Step) -> list[KeptResult | None]:
+        found: list[KeptResult | None] = []
+        while left := step.asked[len(found) :]:
+            found += await self.store.results(step.queue, left)
+        return found
+
+    def answers(
+        self, step: Step, requests: Sequence[ResultsRequest], outcome: Sequence[KeptResult | None]
+    ) -> Sequence[dict[str, KeptResult]]:
+        found = {one.id: one for one in outcome if one}
+        return [{job_id: found[job_id] for job_id in request.ids if job_id in found} for request in requests]
+
+
+class StepReply:
+    """Gets the answer of a single-job call of the store: records it, and answers the request."""
+
+    __slots__ = ("_call", "_recorders", "_step", "_verb")
+
+    def __init__(self, recorders: Recorders, verb: Verb[Any], step: Step, call: SingleCall[Any, Any]) -> None:
+        self._recorders, self._verb, self._step, self._call = recorders, verb, step, call
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, answer: Any, /) -> None:
+        recorded = self._recorders.after(self._step, self._verb.outcome(answer))
+        if is_coroutine(recorded):
+            self._verb.batcher.room.replies.spawn(self._answer_later(recorded))
+        else:
+            self._answer(recorded)
+
+    def set_exception(self, error: Exception, /) -> None:
+        recorded = self._recorders.after(self._step, error)
+        if is_coroutine(recorded):
+            self._verb.batcher.room.replies.spawn(self._fail_later(recorded, error))
+        else:
+            self._fail(error)
+
+    async def _answer_later(self, recording: Coroutine[Any, Any, Any]) -> None:
+        try:
+            outcome = await recording
+        except Exception as error:  # of any kind: the caller gets it
+            self._fail(error)
+        else:
+            self._answer(outcome)
+
+    async def _fail_later(self, recording: Coroutine[Any, Any, Any], error: Exception) -> None:
+        try:
+            await recording
+        finally:
+            self._fail(error)
+
+    def _answer(self, outcome: Any) -> None:
+        try:
+            [answer] = self._verb.answers(self._step, (self._call.entry[0],), outcome)
+        except Exception as error:  # a bug; the caller gets it
+            self._call.set_exception(error)
+        else:
+            self._call.set_result(answer)
+
+    def _fail(self, error: Exception) -> None:
+        self._verb.failed(self._step)
+        self._call.set_exception(error)
+
+
 class Batcher:
     """Makes the store calls of all verbs that can be grouped."""
 
     def __init__(
-        self, store: Store, recorders: Recorders, *, room: "WaitingRoom", results: "ResultWaiting", reaper: "Reaper"
+        self, store: Store, recorders: Recorders, *, room: "WaitingRoom", results: "ResultWaiting", reaper: Reaper
     ) -> None:
-        self._store, self._recorders = store, recorders
-        self._results, self._reaper = results, reaper
-        self.room = room
+        self.store, self.recorders = store, recorders
+        self.room, self.results, self.reaper = room, results, reaper
         self._heavy = asyncio.Semaphore(HEAVY_CALLS)
         self._wheels: dict[Queue, Wheel] = {}
-        flushed = recorders.flushed
-
-        def lane(
-            kind: type[Request[Any]], call: SharedCall[Any, Any], *, flushed: Flushed | None = flushed
-        ) -> Lane[Any, Any]:
-            orphan = room.give_back if kind is ReserveRequest else None
-            return Lane(call, room.replies, max_weight=kind.max_weight, orphan=orphan, flushed=flushed)
-
-        self.lanes: dict[type[Request[Any]], Lane[Any, Any]] = {
-            PushRequest: lane(PushRequest, self._push),
-            ReserveRequest: lane(ReserveRequest, self._reserve, flushed=None),
-            AckRequest: lane(AckRequest, self._ack),
-            FinishRequest: lane(FinishRequest, self._finish),
-            CancelRequest: lane(CancelRequest, self._cancel),
-            AckByIdRequest: lane(AckByIdRequest, self._ack_by_id),
-            ResultsRequest: lane(ResultsRequest, self._read_results, flushed=None),
+        verbs: dict[type[Request[Any]], Verb[Any]] = {
+            PushRequest: PushVerb(self),
+            ReserveRequest: ReserveVerb(self),
+            AckRequest: AckVerb(self),
+            FinishRequest: FinishVerb(self),
+            CancelRequest: CancelVerb(self),
+            AckByIdRequest: AckByIdVerb(self),
+            ResultsRequest: ResultsVerb(self),
         }
+        self.lanes = {kind: self._lane(kind, verb) for kind, verb in verbs.items()}
+
+    def _lane(self, kind: type[Request[Any]], verb: Verb[Any]) -> Lane[Any, Any]:
+        one_job, recorders = self.store.one_job, self.recorders
+
+        async def call(queue: Queue, requests: Sequence[Any]) -> Sequence[Any]:
+            step = verb.step(queue, requests)
+            try:
+                outcome = await self._call(verb, step)
+            except BaseException:
+                verb.failed(step)
+                raise
+            return verb.answers(step, requests, outcome)
+
+        def start(request: Any, call: SingleCall[Any, Any]) -> bool:
+            if one_job is None or not recorders.is_ready:
+                return False
+            step = verb.step(request.queue, (request,))
+            reply = StepReply(recorders, verb, step, call)
+            try:
+                send = verb.single(one_job, step, reply)
+                if send is not None:
+                    recorders.before(step)
+            except BaseException:
+                verb.failed(step)
+                raise
+            if send is None:
+                verb.failed(step)
+                return False
+            try:
+                send()
+            except Exception as error:  # of any kind: the caller gets it
+                asyncio.get_running_loop().call_soon(reply.set_exception, error)
+            return True
+
+        is_read = kind in (ReserveRequest, ResultsRequest)
+        return Lane(
+            call,
+            self.room.replies,
+            max_weight=kind.max_weight,
+            start=start if one_job else None,
+            orphan=self.room.give_back if kind is ReserveRequest else None,
+            flushed=None if is_read else recorders.flushed,
+        )
 
     def submit(self, request: Request[Answer], reply: Reply[Answer]) -> None:
         """Take a request that was checked. `reply` gets its answer or its error in a later turn of the event loop.
@@ -341,114 +696,31 @@ class Batcher:
         """Submit a request and wait for its answer. A request whose caller goes away before the call is not sent."""
         return await self.lanes[type(request)].run(request.queue, request, request.weight())
 
-    def close(self) -> None:
-        """Take no more requests; requests that are waiting are still served."""
+    async def close(self) -> None:
+        """Take no more requests, and wait for single-job calls under way. Requests that wait are still served."""
         for lane in self.lanes.values():
             lane.close()
+        for lane in self.lanes.values():
+            await lane.drain()
 
-    # --- one store call for several requests
-
-    async def _push(self, queue: Queue, requests: Sequence[PushRequest]) -> Sequence[Pushed | DuetimeError]:
-        """Wakes waiting consumers here, because a cancelled caller's push still happened."""
-        pushes = [request.push for request in requests]
-        jobs = sum([len(push.jobs) for push in pushes])
-        step = Step("push", queue, pushes, len(requests))
-        answers = await self._call(jobs, step, lambda: self._store.push(queue, pushes))
-        _, parts = pushed_parts(pushes, answers)
-        pushed = [part.jobs for part in parts if isinstance(part, Pushed) and not part.repeated]
-        self.moved(queue, pushed[0] if len(pushed) == 1 else [moved for jobs in pushed for moved in jobs])
-        return answers
-
-    async def _reserve(self, queue: Queue, requests: Sequence[ReserveRequest]) -> Sequence[list[Delivery]]:
-        return await self.reserve(queue, [(request.limit, request.ttr_ms) for request in requests])
-
-    async def reserve(self, queue: Queue, wants: "Wants") -> Sequence[list[Delivery]]:
-        """Requests that follow each other with the same ttr share one ask."""
-        wheel = self.wheel(queue)
-        groups = _merge(wants)
-        asks = [Ask(sum(limits), ttr_ms, wheel.take(sum(limits))) for ttr_ms, limits in groups]
-        unused = sum([ask.limit for ask in asks])
-        known = self.room.news
-        try:
-            step = Step("reserve", queue, asks, len(wants))
-            reserved = await self._call(unused, step, lambda: self._store.reserve(queue, asks))
-            unused -= sum(map(len, reserved.deliveries))
-        finally:
-            wheel.put_back(unused)
-        self.learn(queue, asks, reserved, since=known)
-        shares: list[list[Delivery]] = []
-        for (_, limits), deliveries in zip(groups, reserved.deliveries, strict=True):
-            at = 0
-            for limit in limits:
-                shares.append(list(deliveries[at : at + limit]))
-                at += limit
-        return shares
-
-    def learn(self, queue: Queue, asks: Sequence[Ask], reserved: Reserved, *, since: int) -> None:
-        """Pass on what a reserve has found; `since` is the room's `news` before it."""
-        self.room.learn(queue, reserved, since=since)
-        for ask, deliveries in zip(asks, reserved.deliveries, strict=True):
-            if deliveries:
-                self._reaper.expect(ask.ttr_ms / 1000)
-
-    async def _ack(
-        self, queue: Queue, requests: Sequence[AckRequest]
-    ) -> Sequence[Sequence[Moved | LeaseLost | None] | DuetimeError]:
-        leases = [lease for request in requests for lease in request.leases]
-        step = Step("ack", queue, leases, len(requests))
-        answers = await self._call(len(leases), step, lambda: self._store.ack(queue, leases))
-        return _split(answers, [request.leases for request in requests])
-
-    async def _finish(
-        self, queue: Queue, requests: Sequence[FinishRequest]
-    ) -> Sequence[Sequence[Finished | DuetimeError | None]]:
-        """Wakes those who wait here for jobs and results."""
-        finishes = [one for request in requests for one in request.finishes]
-        jobs = sum([1 + len(one.then) for one in finishes])
-        step = Step("finish", queue, finishes, len(requests))
-        answers = await self._call(jobs, step, lambda: self._store.finish(queue, finishes))
-        done = [(one, answer) for one, answer in zip(finishes, answers, strict=True) if isinstance(answer, Finished)]
-        self.moved(queue, [moved for _, answer in done for moved in answer.then])
-        if kept := [one.lease.id for one, _ in done if one.keeps_result]:
-            self._results.notice(queue, kept)
-        return _split(answers, [request.finishes for request in requests])
-
-    async def _cancel(self, queue: Queue, requests: Sequence[CancelRequest]) -> Sequence[Sequence[Moved | None]]:
-        ids = [job_id for request in requests for job_id in request.ids]
-        step = Step("cancel", queue, ids, len(requests))
-        answers = await self._recorders.run(step, lambda: self._store.cancel(queue, ids))
-        return _split(answers, [request.ids for request in requests])
-
-    async def _ack_by_id(self, queue: Queue, requests: Sequence[AckByIdRequest]) -> Sequence[Sequence[Moved | None]]:
-        ids = [job_id for request in requests for job_id in request.ids]
-        step = Step("ack_by_id", queue, ids, len(requests))
-        answers = await self._recorders.run(step, lambda: self._store.cancel(queue, ids, finished=True))
-        return _split(answers, [request.ids for request in requests])
-
-    async def _read_results(self, queue: Queue, requests: Sequence[ResultsRequest]) -> Sequence[dict[str, KeptResult]]:
-        ids = list(dict.fromkeys(job_id for request in requests for job_id in request.ids))
-        found: dict[str, KeptResult] = {}
-        while ids:
-            step = Step("results", queue, ids, len(requests))
-            answers = await self._recorders.run(step, lambda some=ids: self._store.results(queue, some))
-            found.update({one.id: one for one in answers if one})
-            ids = ids[len(answers) :]
-        return [{job_id: found[job_id] for job_id in request.ids if job_id in found} for request in requests]
-
-    async def _call(self, jobs: int, step: Step, call: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, verb: Verb[Any], step: Step) -> Any:
         """Calls for hundreds of jobs take turns, so that a call for a few jobs never waits behind many of them.
 
-        A store serves its calls one after the other, and a flooded queue has up to seven calls under way. Two keep a
+        A store serves its calls one after the other, and a flooded queue has up to six calls under way. Two keep a
         store busy; with more, a job of another queue only waits longer.
         """
-        if jobs < HEAVY_JOBS:
-            return await self._recorders.run(step, call)
+
+        def call() -> Awaitable[Any]:
+            return verb.call(step)
+
+        if verb.jobs(step) < HEAVY_JOBS:
+            return await self.recorders.run(step, call)
         has_turn = False
         with suppress(TimeoutError):
             async with asyncio.timeout(HEAVY_WAIT_S):
                 has_turn = await self._heavy.acquire()
         try:
-            return await self._recorders.run(step, call)
+            return await self.recorders.run(step, call)
         finally:
             if has_turn:
                 self._heavy.release()
@@ -461,21 +733,91 @@ class Batcher:
     def wheel(self, queue: Queue) -> Wheel:
         wheel = self._wheels.get(queue)
         if wheel is None:
-            if len(self._wheels) >= MAX_WHEELS:
+            if len(self._wheels) >= MAX_QUEUES:
                 self._wheels.clear()
             wheel = self._wheels[queue] = Wheel()
         return wheel
 
 
-def _merge(wants: "Wants") -> list[tuple[int, list[int]]]:
-    """Groups requests that follow each other with the same ttr: (ttr_ms, their limits)."""
-    groups: list[tuple[int, list[int]]] = []
-    for limit, ttr_ms in wants:
-        if groups and groups[-1][0] == ttr_ms:
-            groups[-1][1].append(limit)
-        else:
-            groups.append((ttr_ms, [limit]))
-    return groups
+# --- blocking callers
+
+
+class BlockingCalls:
+    """Requests of threads that have no event loop."""
+
+    def __init__(self, batcher: Batcher) -> None:
+        """Called in the engine's event loop."""
+        self._batcher, self._room = batcher, batcher.room
+        self._loop = asyncio.get_running_loop()
+        self._one_job = batcher.store.one_job.blocking() if batcher.store.one_job else None
+        self._in_use = threading.Lock()
+        self._is_closed = self._one_job is None
+
+    def run(self, request: Request[Answer]) -> Answer | None:
+        """See `Engine.run_blocking`. None: nothing was done, and the event loop is to serve the request."""
+        one_job, lane = self._one_job, self._batcher.lanes.get(type(request))
+        if one_job is None or self._batcher.recorders.is_needed or (lane and not lane.is_idle(request.queue)):
+            return None
+        if not self._in_use.acquire(blocking=False):
+            return None
+        try:
+            return None if self._is_closed else self._call(one_job, request)
+        finally:
+            self._in_use.release()
+            if self._is_closed:
+                self.close()
+
+    def _call(self, one_job: BlockingOneJob, request: Request[Any]) -> Any:
+        match request:
+            case PushRequest(queue, push):
+                return self._push(one_job, queue, push)
+            case ReserveRequest(queue, ttr_ms, 1):
+                return self._reserve(one_job.reserve, queue, queue, ttr_ms)
+            case AckRequest(_, [lease]):
+                moved = one_job.ack(lease)
+                return None if moved is None else [moved]
+            case AckAndReserveRequest(queue, lease, ttr_ms):
+                return self._reserve(one_job.ack_and_reserve, queue, lease, ttr_ms)
+            case _:
+                return None
+
+    def _push(self, one_job: BlockingOneJob, queue: Queue, push: Push) -> Pushed | None:
+        if len(push.jobs) != 1 or push.mark:
+            return None
+        answer = one_job.push(queue, push)
+        if isinstance(answer, DuetimeError):
+            raise answer
+        if answer and self._room.has_line(queue):
+            self._loop.call_soon_threadsafe(self._batcher.moved, queue, answer.jobs)
+        return answer
+
+    def _reserve(
+        self,
+        reserve: Callable[[T, Ask, Callable[[Delivery], None]], Reserved | None],
+        queue: Queue,
+        of: T,
+        ttr_ms: int,
+    ) -> list[Delivery] | None:
+        if ttr_ms < LEAST_TTR_MS or self._room.has_line(queue):
+            return None
+        # Another thread may turn the wheel in the same instant; then one turn of it is lost, which is no harm.
+        wheel = self._batcher.wheel(queue)
+        reserved = reserve(of, Ask(1, ttr_ms, wheel.take(1)), self._give_back)
+        if not reserved or not reserved.deliveries[0]:
+            wheel.put_back(1)
+        return None if reserved is None else [*reserved.deliveries[0]]
+
+    def _give_back(self, delivery: Delivery) -> None:
+        self._loop.call_soon_threadsafe(self._room.give_back, [delivery])
+
+    def close(self) -> None:
+        """Later calls answer None. A call that is under way ends, and closes the connection."""
+        self._is_closed = True
+        if self._one_job and self._in_use.acquire(blocking=False):
+            try:
+                self._one_job.close()
+            finally:
+                self._in_use.release()
 
 
 def _split(answers: Sequence[Any], requests: Sequence[Sequence[Any]]) -> list[Any]:

@@ -12,21 +12,21 @@ change is one atomic step in the store, and everything here can be rebuilt from 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence, Sized
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import replace
 from itertools import repeat
 from typing import Any, TypeVar
 
+from duetime.engine import requests
 from duetime.engine.admission import check_finish, check_ids, check_lease, check_times, check_ttr
-from duetime.engine.batcher import Batcher, Reply, ReplyScheduler
-from duetime.engine.direct_steps import DirectSteps
+from duetime.engine.batcher import Batcher, BlockingCalls, ReplyScheduler
 from duetime.engine.duties import Pulse, run_duty
-from duetime.engine.posted_steps import PostedSteps
 from duetime.engine.reaper import Reaper
 from duetime.engine.recorder import Recorder, Recorders, Step
 from duetime.engine.requests import (
+    AckAndReserveRequest,
     AckByIdRequest,
     AckRequest,
     Answer,
@@ -58,8 +58,7 @@ from duetime.model.job import (
     check_tries,
 )
 from duetime.model.names import Queue
-from duetime.stores.base import Mark, Purged, Push, Pushed, QueueRules, Reaped, RulesChange, Store
-from duetime.stores.direct import OffersDirectCalls, OffersPostedCalls
+from duetime.stores.base import Mark, Purged, Push, Pushed, QueueRules, Reaped, Reply, RulesChange, Store
 from duetime.stores.finishes import Finish, Finished, KeptResult
 
 T = TypeVar("T")
@@ -72,6 +71,9 @@ MANY_QUEUES = 8
 
 class Engine:
     """An async context manager: inside it the duties run; leaving it stops them and waits for calls under way."""
+
+    requests = requests
+    """The structs of requests, for callers that import the engine for its type only."""
 
     def __init__(
         self,
@@ -98,9 +100,10 @@ class Engine:
         )
         self._results = ResultWaiting(lambda queue, ids: self._batcher.run(ResultsRequest(queue, ids)))
         self._batcher = Batcher(store, self.recorders, room=self._room, results=self._results, reaper=self._reaper)
-        self._posted = self._posted_steps()
+        self._blocking: BlockingCalls | None = None
 
     async def __aenter__(self) -> "Engine":
+        self._loop = asyncio.get_running_loop()
         await self._tasks.__aenter__()
         duties = [run_duty(duty, self._outage, self._pulses[duty.name]) for duty in (self._reaper, self._room)]
         listener = WakeListener(self.store, self._room, self._results, self._reaper)
@@ -110,15 +113,15 @@ class Engine:
 
     async def __aexit__(self, *_: object) -> None:
         self._room.close()
-        self._batcher.close()
         self._results.close()
         for duty in self._duties:
             duty.cancel()
+        if self._blocking:
+            self._blocking.close()
         # An error of the caller's code is not for the task group: it is raised as it is, after the calls under way.
         try:
             try:
-                if self._posted:
-                    await self._posted.end()
+                await self._batcher.close()
             finally:
                 await self._tasks.__aexit__(None, None, None)
         finally:
@@ -156,9 +159,6 @@ class Engine:
         """Add jobs, all or none. Raises what the store answers for this request. `made_ids`: see `Push`."""
         request = PushRequest(queue, Push(jobs, if_exists, mark, made_ids))
         request.check(self._max_body)
-        is_alone = self._posted and len(jobs) == 1 and not mark and self._batcher.lanes[PushRequest].is_idle(queue)
-        if self._posted and is_alone and (pushed := await self._posted.push(queue, jobs, if_exists)):
-            return pushed
         return await self._batcher.run(request)
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
@@ -204,10 +204,6 @@ class Engine:
         if not queues or not 1 <= limit <= STEP_JOBS:
             raise InvalidRequest(f"reserve takes at least one queue and a limit of 1 to {STEP_JOBS}")
         check_ttr(ttr_ms)
-        if self._posted and len(queues) == limit == 1 and self._batcher.lanes[ReserveRequest].is_idle(queues[0]):
-            found = await self._posted.reserve(queues[0], ttr_ms)
-            if found or (found is not None and wait_ms <= 0):
-                return found
         if wait_ms <= 0:
             return await self._look(queues, limit, ttr_ms)
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000
@@ -233,12 +229,6 @@ class Engine:
         """Finish jobs, also of several queues, in bounded steps; one answer per lease. None: it was gone already."""
         if len(leases) == 1:
             check_lease(leases[0])
-            try:
-                is_alone = self._posted and self._batcher.lanes[AckRequest].is_idle(leases[0].queue)
-                if self._posted and is_alone and (moved := await self._posted.ack(leases[0])):
-                    return [moved]
-            except StoreUnavailable:
-                return await self.ack_after_loss(leases)
             return [*await self._batcher.run(AckRequest(leases[0].queue, leases))]
         by_queue: dict[Queue, list[int]] = {}
         for index, lease in enumerate(leases):
@@ -254,13 +244,6 @@ class Engine:
                 )
             answers.update(zip(indexes, found, strict=True))
         return [answers[index] for index in range(len(leases))]
-
-    async def ack_after_loss(self, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
-        """Repeat an ack of one job whose answer was lost: whatever becomes of this one, the first may have happened."""
-        try:
-            return [*await self._batcher.run(AckRequest(leases[0].queue, leases))]
-        except StoreUnavailable as error:
-            raise error.after_a_loss() from error
 
     async def finish(self, finishes: Sequence[Finish]) -> list[Finished | DuetimeError | None]:
         """Finish jobs with what follows from each, also of several queues, in bounded steps; None: it was gone."""
@@ -315,30 +298,6 @@ class Engine:
         self._reaper.expect(ttr_ms / 1000)
         return until
 
-    def _posted_steps(self) -> PostedSteps | None:
-        if not isinstance(self.store, OffersPostedCalls):
-            return None
-        return PostedSteps(
-            self.store.posted_calls(),
-            recorders=self.recorders,
-            shared=self._batcher,
-            give_back=self.give_back_later,
-        )
-
-    def direct_steps(self) -> DirectSteps | None:
-        """For blocking callers in other threads; None if the store has no direct calls."""
-        calls = self.store.direct_calls() if isinstance(self.store, OffersDirectCalls) else None
-        if calls is None:
-            return None
-        return DirectSteps(
-            calls,
-            recorders=self.recorders,
-            shared=self._batcher,
-            give_back=self.give_back_later,
-            ack_after_loss=self.ack_after_loss,
-            max_body=self._max_body,
-        )
-
     # --- for callers without a task
 
     def submit(self, request: Request[Answer], reply: Reply[Answer]) -> None:
@@ -349,6 +308,63 @@ class Engine:
         """
         request.check(self._max_body)
         self._batcher.submit(request, reply)
+
+    # --- for blocking callers in other threads
+
+    def open_blocking(self) -> None:
+        """Open the store's connection for `run_blocking`."""
+        self._blocking = BlockingCalls(self._batcher)
+
+    def run_blocking(self, request: Request[Answer]) -> Answer:
+        """Do what a request asks for, for a thread that is not the engine's, and return its answer.
+
+        It is done in the caller's own thread, without the event loop, if all of this is true:
+
+        - `open_blocking` was called, and the store has blocking single-job calls (SQLite, a single Redis);
+        - the request is a push without a mark, a reserve, an ack, or an ack with reserve, of one job;
+        - no recorder has to record it: the engine has neither a journal nor metrics, and its node is registered;
+        - no other call of this verb is under way in the queue, and no other thread is in such a call;
+        - for a reserve: no consumer of this engine waits for a job of the queue, and the ttr is at least LEAST_TTR_MS,
+          because the reaper is not told of the lease;
+        - the store accepts it: the queue is known and has no rules that the single-job statement does not know, the
+          disk has room, and no other process is writing (see `BlockingOneJob`).
+
+        Otherwise the event loop does it. The answer is the same.
+        """
+        request.check(self._max_body)
+        done, is_repeated = None, False
+        try:
+            done = self._blocking.run(request) if self._blocking else None
+        except StoreUnavailable:
+            if type(request) is not AckRequest:
+                raise
+            is_repeated = True  # an ack whose answer was lost is repeated: it is idempotent
+        if done or (done is not None and not getattr(request, "wait_ms", 0)):
+            return done
+        work = self._run(request)
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as stopped:
+            work.close()
+            raise StoreUnavailable.stopping() from stopped
+        try:
+            return future.result()
+        except StoreUnavailable as error:
+            raise (error.after_a_loss() if is_repeated else error) from error
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _run(self, request: Request[Any]) -> Any:
+        if isinstance(request, ReserveRequest):
+            options = {"limit": request.limit, "ttr_ms": request.ttr_ms, "wait_ms": request.wait_ms}
+            return await self.reserve([request.queue], **options)
+        if isinstance(request, AckAndReserveRequest):
+            [moved] = await self.ack([request.lease])
+            if isinstance(moved, DuetimeError):
+                raise moved
+            return None
+        return await self._batcher.run(request)
 
     # --- administration
 
@@ -420,8 +436,9 @@ class Engine:
 
     # --- what the parts call
 
-    def _reserve_for_waiting(self, queue: Queue, wants: Wants) -> Awaitable[Sequence[list[Delivery]]]:
-        return self._batcher.reserve(queue, wants)
+    async def _reserve_for_waiting(self, queue: Queue, wants: Wants) -> Sequence[list[Delivery]]:
+        requests = [ReserveRequest(queue, ttr_ms, limit) for limit, ttr_ms in wants]
+        return await asyncio.gather(*(self._batcher.run(request) for request in requests))
 
     async def _reap(self, limit: int) -> Reaped:
         reaped = await self.recorders.run_reap(lambda: self._reap_store(limit))

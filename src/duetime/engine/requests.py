@@ -54,10 +54,11 @@ class PushRequest(Request[Pushed], frozen=True):
 
 
 class ReserveRequest(Request[list[Delivery]], frozen=True):
-    """Lease up to `limit` jobs that are ready now."""
+    """Lease up to `limit` jobs; if none is ready, wait up to `wait_ms` for the first one."""
 
     ttr_ms: int
     limit: int = 1
+    wait_ms: int = 0
 
     def check(self, max_body: int) -> None:
         check_ttr(self.ttr_ms)
@@ -75,6 +76,20 @@ class AckRequest(Request[Sequence[Moved | LeaseLost | None]], frozen=True):
 
     def weight(self) -> int:
         return len(self.leases)
+
+
+class AckAndReserveRequest(Request[list[Delivery] | None], frozen=True):
+    """Finish a job, and lease a ready job of the same queue if that is possible in the same step. Never grouped.
+
+    None: no job was looked for. Raises LeaseLost.
+    """
+
+    lease: Lease
+    ttr_ms: int
+
+    def check(self, max_body: int) -> None:
+        check_lease(self.lease)
+        check_ttr(self.ttr_ms)
 
 
 class FinishRequest(Request[Sequence[Finished | DuetimeError | None]], frozen=True):

@@ -25,7 +25,8 @@ from duetime.stores.forwarding import ForwardingStore
 P = ParamSpec("P")
 T = TypeVar("T")
 
-VERBS = tuple(name for name in vars(Store) if not name.startswith("_") and name not in ("registry", "wakeups", "close"))
+NO_CALLS = ("registry", "one_job", "wakeups", "close")
+VERBS = tuple(name for name in vars(Store) if not name.startswith("_") and name not in NO_CALLS)
 STEPS = (
     "push",
     "reserve",
@@ -238,6 +239,7 @@ class TimedStore(ForwardingStore):
     def __init__(self, inner: Store, meters: PoolMeters) -> None:
         super().__init__(inner)
         self._meters = meters
+        self.one_job = inner.one_job
         self._calls = {verb: meters.calls(verb) for verb in VERBS if verb not in STEPS}
         for verb in STEPS:
             setattr(self, verb, getattr(inner, verb))

@@ -30,8 +30,8 @@ What holds for all verbs:
   go on.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
@@ -275,8 +275,85 @@ def results_wake(queue: Queue, ids: Sequence[str]) -> Wake:
     return Wake(queue, results=tuple(ids) if len(ids) <= MAX_WAKE_RESULTS else ())
 
 
+Given = TypeVar("Given", contravariant=True)  # noqa: PLC0105
+
+
+class Reply(Protocol[Given]):
+    """Where a caller gets its answer: a future, or an object of a caller that has no task to wait in.
+
+    The two setters are called at most once, only while `done` says False, and must not raise.
+    """
+
+    def done(self) -> bool:
+        """Returns whether the answer is no longer wanted. Then a request that waits is not sent."""
+        ...
+
+    def set_result(self, result: Given, /) -> None: ...
+
+    def set_exception(self, exception: Exception, /) -> None: ...
+
+
+Send = Callable[[], None]
+
+
+class OneJob(Protocol):
+    """Verbs for one job that need no task: an optional member of a store.
+
+    Each method is called in the store's event loop. It returns None if it cannot serve the request now; then the caller
+    uses the verb. Otherwise it returns a function that sends the request, to be called in the same turn of the loop.
+    After that, `reply` gets in a later turn what the verb would answer for this request, or raise.
+    """
+
+    def push(self, queue: Queue, request: Push, reply: Reply[Pushed | DuetimeError]) -> Send | None:
+        """Push a request of one job."""
+        ...
+
+    def reserve(self, queue: Queue, ask: Ask, reply: Reply[Reserved]) -> Send | None:
+        """Lease one job if one is ready."""
+        ...
+
+    def ack(self, lease: Lease, reply: Reply[Moved | LeaseLost | StoreUnavailable | None]) -> Send | None: ...
+
+    def blocking(self) -> "BlockingOneJob | None":
+        """The same for other threads, with a connection of its own; None if the store has none."""
+        ...
+
+
+class BlockingOneJob(Protocol):
+    """Verbs for one job in the caller's own thread: one call at a time, from any thread, while the store is open.
+
+    None: the case is unusual or another writer is active; nothing was done, and the caller uses the verb. Raises
+    StoreUnavailable if the answer was lost.
+    """
+
+    def push(self, queue: Queue, request: Push) -> Pushed | DuetimeError | None:
+        """Push a request of one job."""
+        ...
+
+    def reserve(self, queue: Queue, ask: Ask, orphan: Callable[[Delivery], None]) -> Reserved | None:
+        """Lease one job if one is ready. `orphan` gets a job leased for a caller that was interrupted meanwhile."""
+        ...
+
+    def ack(self, lease: Lease) -> Moved | None:
+        """Finish a job whose lease is held."""
+        ...
+
+    def ack_and_reserve(self, lease: Lease, ask: Ask, orphan: Callable[[Delivery], None]) -> Reserved | None:
+        """Finish a job whose lease is held, and lease one of the same queue if one is ready: both or none."""
+        ...
+
+    def close(self) -> None:
+        """Called in the thread of the last call, or when there is none under way."""
+        ...
+
+
 class Store(Protocol):
     """See the module's docstring for what holds for every verb."""
+
+    @property
+    def one_job(self) -> OneJob | None:
+        """Verbs for one job without a task; None if the store has none."""
+        ...
 
     @property
     def registry(self) -> Registry:

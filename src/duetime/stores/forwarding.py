@@ -17,6 +17,7 @@ from duetime.model.job import Counts, Job, Lease, Moved, QueueTotals, State
 from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
+    OneJob,
     Page,
     Purged,
     Push,
@@ -46,7 +47,12 @@ store passes here on its hottest path.
 
 
 class ForwardingStore:
-    """Implements the Store protocol. The registry, `wakeups` and `close` do not pass through `_call`."""
+    """Implements the Store protocol. The registry, `wakeups` and `close` do not pass through `_call`.
+
+    It has no single-job calls, because these would bypass `_call`.
+    """
+
+    one_job: OneJob | None = None
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner

@@ -47,8 +47,8 @@ class SyncTraced:
                     return self._inner.send(again(carried))
             case Settling(verb, leased) if leased:
                 with self._tracing.settling(verb, leased):
-                    # Without the direct step, which may also lease a job: no span would tell of it.
-                    return self._inner.send(msgspec.structs.replace(call, direct=None))
+                    # Without `run_blocking`, which may also lease a job: no span would tell of it.
+                    return self._inner.send(msgspec.structs.replace(call, run_blocking=None))
             case Reserving():
                 began_ns = now_ns()
                 found = self._inner.send(call)

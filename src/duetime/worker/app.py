@@ -246,8 +246,6 @@ class App:
 class AppClient(Client):
     """The SDK's client on the App's connection, which the App closes."""
 
-    direct = None
-
     def __init__(self, app: App) -> None:
         super().__init__(app.url, namespace=app.namespace)
         self.make_id = app.make_id

@@ -39,6 +39,7 @@ from duetime.model.job import (
 from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
+    OneJob,
     Page,
     Purged,
     Push,
@@ -65,6 +66,8 @@ _BEYOND = object()  # stands for a job that a member did not answer, because it 
 
 
 class GroupStore:
+    one_job: OneJob | None = None
+
     def __init__(self, members: Members) -> None:
         self._members = members
 

@@ -30,6 +30,7 @@ from duetime.model.job import (
 from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
+    OneJob,
     Page,
     Purged,
     Push,
@@ -53,6 +54,8 @@ MAX_PENDING_WAKES = 10_000
 
 class MemoryStore:
     """Keeps the contract of `stores.base.Store`; everything is gone with the process."""
+
+    one_job: OneJob | None = None
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()

@@ -1,20 +1,45 @@
-"""The short scripts for one job (`push_one`, `reserve_one`, `ack_one`, `next_one`): their arguments and their answers.
+"""The single-job calls (`base.OneJob`) of one Redis, and the short scripts that they run.
 
-They leave the same bytes behind as the general scripts. They decline queues with rules, other priorities, attributes
-or errors; such a queue goes the general way at once for a while.
+The scripts `push_one`, `reserve_one`, `ack_one` and `next_one` leave the same bytes behind as the general scripts. They
+decline queues with rules, other priorities, attributes or errors; such a queue is served by the general scripts for a
+while (`FastPathBackoff`).
 """
 
-from collections.abc import Iterable
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
+import hiredis
+from redis.exceptions import NoScriptError, ResponseError
+
+from duetime.model.clock import Clock
+from duetime.model.errors import DuetimeError, LeaseLost, StoreDamaged, StoreUnavailable
 from duetime.model.job import Delivery, Event, IfExists, Lease, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, Reserved
+from duetime.stores.base import Ask, Push, Pushed, Reply, Reserved, Send
+from duetime.stores.one_job import FastPathBackoff, GeneralCalls
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import HEADER_BYTES, LEASED, PRIORITIES, RECORD, Record, pack_fence, plain_header
-from duetime.stores.redis.pipe import Argument, pack_arguments
+from duetime.stores.redis.connect import SingleAddress, single_address
+from duetime.stores.redis.link import Link
+from duetime.stores.redis.pipe import Argument, Lost, Unsent, is_read_only, pack, pack_arguments, read_error
 from duetime.stores.redis.scripts import hashes, sources
+
+T = TypeVar("T")
+Asked = TypeVar("Asked")
+
+REDIAL_S = 1.0
+"""After a connection that could not be made, or led to a replica, the general verbs are used for this long."""
+INTERRUPT_GRACE_S = 2.0
+"""How long an interrupted call still waits for its answer."""
+
+
+# --- the scripts
 
 
 @lru_cache(maxsize=4096)
@@ -83,3 +108,306 @@ def ack_arguments(lease: Lease) -> tuple[Argument, ...]:
 
 def acked(lease: Lease) -> Moved:
     return Moved(Event.ACKED, lease.id, lease.born, lease.attempt)
+
+
+# --- in the event loop
+
+
+class GeneralVerbs(Protocol):
+    """What declined calls use: the store."""
+
+    async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]: ...
+    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved: ...
+    def ack_general(
+        self, lease: Lease, *, after_a_loss: bool
+    ) -> Coroutine[Any, Any, Moved | LeaseLost | StoreUnavailable | None]: ...
+
+
+class RedisOneJob:
+    """Implements `base.OneJob`: the short scripts, sent in the turn of the event loop that asks."""
+
+    def __init__(self, store: GeneralVerbs, link: Link, clock: Clock | None, url: str) -> None:
+        self.store = store
+        self._link, self._clock, self._url = link, clock, url
+        self.backoff = FastPathBackoff()
+        self.general_calls = GeneralCalls()
+
+    def blocking(self) -> "BlockingRedis | None":
+        return BlockingRedis.of(self._url, self._clock, self.backoff) if self._url else None
+
+    def push(self, queue: Queue, request: Push, reply: Reply[Pushed | DuetimeError]) -> Send | None:
+        arguments = push_arguments(request)
+        return None if arguments is None else self._prepare(arguments, PushReply(self, queue, request, reply))
+
+    def reserve(self, queue: Queue, ask: Ask, reply: Reply[Reserved]) -> Send | None:
+        return self._prepare((ask.ttr_ms,), ReserveReply(self, queue, ask, reply))
+
+    def ack(self, lease: Lease, reply: Reply[Moved | LeaseLost | StoreUnavailable | None]) -> Send | None:
+        return self._prepare(ack_arguments(lease), AckReply(self, lease.queue, lease, reply))
+
+    def _prepare(self, arguments: tuple[Argument, ...], reply: "ScriptReply[Any, Any]") -> Send | None:
+        pipe, script, queue = self._link.only_pipe, reply.script, reply.queue
+        if pipe is None or self.backoff.has(script, queue):
+            return None
+        now = "" if self._clock is None else self._clock.now_ms()
+        packed = pack_run("EVALSHA", script, queue, (now, *arguments))
+
+        def send() -> None:
+            try:
+                pipe.post_lone(packed, reply)
+            except Unsent:
+                reply.use_general_verb()
+
+        return send
+
+
+class ScriptReply(Generic[Asked, T]):
+    """Gets the answer of a script. If the script declined, the general verb answers."""
+
+    __slots__ = ("_reply", "asked", "one_job", "queue")
+
+    script: ClassVar[str]
+
+    def __init__(self, one_job: RedisOneJob, queue: Queue, asked: Asked, reply: Reply[T]) -> None:
+        self.one_job, self.queue, self.asked, self._reply = one_job, queue, asked, reply
+
+    def read(self, answer: Any) -> T:
+        raise NotImplementedError
+
+    async def general(self) -> T:
+        raise NotImplementedError
+
+    def use_general_verb(self) -> None:
+        self.one_job.general_calls.run(self.general(), self._reply)
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: list[Any], /) -> None:
+        answer = result[0]
+        if answer is None:
+            self.one_job.backoff.add(self.script, self.queue)
+        if not answer or isinstance(answer, ResponseError):  # nothing was done
+            self.use_general_verb()
+            return
+        try:
+            read = self.read(answer)
+        except Exception as error:  # whatever the store holds, the caller gets an answer
+            self._reply.set_exception(StoreDamaged(f"Redis answered what cannot be read: {error!r}"))
+        else:
+            self._reply.set_result(read)
+
+    def set_exception(self, exception: Exception, /) -> None:
+        self._reply.set_exception(StoreUnavailable(f"no answer from Redis at {exception}", unknown=True))
+
+
+class PushReply(ScriptReply[Push, Pushed | DuetimeError]):
+    __slots__ = ()
+    script = "push_one"
+
+    def read(self, answer: Any) -> Pushed:
+        return read_pushed(self.asked, answer)
+
+    async def general(self) -> Pushed | DuetimeError:
+        return (await self.one_job.store.push(self.queue, [self.asked]))[0]
+
+
+class ReserveReply(ScriptReply[Ask, Reserved]):
+    __slots__ = ()
+    script = "reserve_one"
+
+    def read(self, answer: Any) -> Reserved:
+        return read_reserved(self.queue, self.asked, answer)
+
+    async def general(self) -> Reserved:
+        return await self.one_job.store.reserve(self.queue, [self.asked])
+
+
+class AckReply(ScriptReply[Lease, Moved | LeaseLost | StoreUnavailable | None]):
+    """An ack whose answer was lost is repeated: it is idempotent."""
+
+    __slots__ = ()
+    script = "ack_one"
+
+    def read(self, answer: Any) -> Moved:
+        return acked(self.asked)
+
+    async def general(self) -> Moved | LeaseLost | StoreUnavailable | None:
+        return await self.one_job.store.ack_general(self.asked, after_a_loss=False)
+
+    def set_exception(self, exception: Exception, /) -> None:
+        again = self.one_job.store.ack_general(self.asked, after_a_loss=True)
+        self.one_job.general_calls.run(again, self._reply)
+
+
+# --- in other threads
+
+
+class BlockingPipe:
+    """A connection with one request at a time. Cannot be used again after an error."""
+
+    def __init__(self, address: SingleAddress) -> None:
+        """Connect and log in. Raises OSError, Unsent."""
+        self._name = f"{address.host}:{address.port}"
+        self._reader = hiredis.Reader(replyError=cast(Callable[[str], Exception], read_error))
+        self._poll = select.poll()
+        plain = socket.create_connection((address.host, address.port), address.timeout_s)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            tls = address.login.tls
+            self._socket = tls.wrap_socket(plain, server_hostname=address.host) if tls else plain
+            self._poll.register(self._socket.fileno(), select.POLLIN)
+            for command in address.login.commands():
+                self.send(pack(command))
+                if isinstance(answer := self.receive(), Exception):
+                    raise Unsent(f"{self._name}: {answer}")
+        except BaseException:
+            plain.close()
+            raise
+
+    def has_ended(self) -> bool:
+        """An idle connection that has something to read has ended, unless TLS sent something of its own."""
+        if not self._poll.poll(0):
+            return False
+        if not isinstance(self._socket, ssl.SSLSocket):
+            return True
+        timeout = self._socket.gettimeout()
+        try:
+            self._socket.settimeout(0)
+            self._socket.recv(1)
+        except ssl.SSLWantReadError:
+            self._socket.settimeout(timeout)
+            return False
+        except OSError:
+            pass
+        return True
+
+    def send(self, packed: bytes) -> None:
+        """Raises Unsent: Redis runs no command of which a part is missing."""
+        try:
+            self._socket.sendall(packed)
+        except OSError as error:
+            raise Unsent(f"{self._name}: {error}") from error
+
+    def receive(self) -> Any:
+        """The next answer; an error that Redis answers is a value. Raises Lost."""
+        reader = self._reader
+        try:
+            while (answer := reader.gets()) is False:
+                if not (data := self._socket.recv(65_536)):
+                    raise Lost(f"{self._name}: the connection has ended")
+                reader.feed(data)
+        except (OSError, hiredis.ProtocolError) as error:
+            raise Lost(f"{self._name}: {error}") from error
+        return answer
+
+    def receive_late(self) -> Any:
+        """As `receive`, for a caller that was interrupted in it."""
+        self._socket.settimeout(INTERRUPT_GRACE_S)
+        return self.receive()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class BlockingRedis:
+    """Implements `base.BlockingOneJob`: the short scripts over a blocking socket in the caller's own thread.
+
+    An error that Redis answers, a connection that cannot be made, and a request that was not sent are all left to the
+    general verbs, which know redirections, repetitions and what each error means.
+    """
+
+    def __init__(self, address: SingleAddress, clock: Clock | None, backoff: FastPathBackoff) -> None:
+        self._address, self._clock, self._backoff = address, clock, backoff
+        self._pipe: BlockingPipe | None = None
+        self._dial_at = 0.0
+
+    @classmethod
+    def of(cls, url: str, clock: Clock | None, backoff: FastPathBackoff) -> "BlockingRedis | None":
+        """None for a Sentinel's or a Cluster's URL."""
+        address = single_address(url)
+        return cls(address, clock, backoff) if address else None
+
+    def push(self, queue: Queue, request: Push) -> Pushed | None:
+        arguments = push_arguments(request)
+        if arguments is None or not (answer := self._run("push_one", queue, arguments)):
+            return None
+        return read_pushed(request, answer)
+
+    def reserve(self, queue: Queue, ask: Ask, orphan: Callable[[Delivery], None]) -> Reserved | None:
+        return self._reserve("reserve_one", queue, (ask.ttr_ms,), ask, orphan)
+
+    def ack_and_reserve(self, lease: Lease, ask: Ask, orphan: Callable[[Delivery], None]) -> Reserved | None:
+        return self._reserve("next_one", lease.queue, (*ack_arguments(lease), ask.ttr_ms), ask, orphan)
+
+    def _reserve(
+        self, script: str, queue: Queue, arguments: tuple[Argument, ...], ask: Ask, orphan: Callable[[Delivery], None]
+    ) -> Reserved | None:
+        def take_back(answer: Any) -> None:
+            for delivery in read_reserved(queue, ask, answer).deliveries[0]:
+                orphan(delivery)
+
+        answer = self._run(script, queue, arguments, take_back)
+        return None if answer is None else read_reserved(queue, ask, answer)
+
+    def ack(self, lease: Lease) -> Moved | None:
+        answer = self._run("ack_one", lease.queue, ack_arguments(lease))
+        return acked(lease) if answer else None
+
+    def close(self) -> None:
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            pipe.close()
+
+    def _run(
+        self,
+        script: str,
+        queue: Queue,
+        arguments: tuple[Argument, ...],
+        late: Callable[[Any], None] | None = None,
+    ) -> Any:
+        """The script's answer; None if nothing was done. `late` gets the answer for a caller that was interrupted.
+
+        Raises StoreUnavailable if the answer was lost.
+        """
+        if self._backoff.has(script, queue):
+            return None
+        with_now = ("" if self._clock is None else self._clock.now_ms(), *arguments)
+        pipe = self._connected()
+        if pipe is None:
+            return None
+        try:
+            pipe.send(pack_run("EVALSHA", script, queue, with_now))
+            answer = pipe.receive()
+            if isinstance(answer, NoScriptError):  # nothing was done
+                pipe.send(pack_run("EVAL", script, queue, with_now))
+                answer = pipe.receive()
+        except Unsent:
+            self.close()
+            return None
+        except Lost as lost:
+            self.close()
+            raise StoreUnavailable(f"no answer from Redis at {lost}", unknown=True) from lost
+        except BaseException:  # the caller was interrupted, perhaps by Ctrl-C
+            with suppress(Lost):
+                if late and not isinstance(answer := pipe.receive_late(), ResponseError) and answer is not None:
+                    late(answer)
+            self.close()
+            raise
+        if answer is None:
+            self._backoff.add(script, queue)
+        elif is_read_only(answer):
+            self.close()  # the next connection may lead to the new primary
+            self._dial_at = time.monotonic() + REDIAL_S
+        return None if isinstance(answer, ResponseError) else answer
+
+    def _connected(self) -> BlockingPipe | None:
+        if self._pipe is not None and self._pipe.has_ended():
+            self.close()
+        if self._pipe is None and time.monotonic() >= self._dial_at:
+            try:
+                self._pipe = BlockingPipe(self._address)
+            except (OSError, Unsent, Lost):
+                self._dial_at = time.monotonic() + REDIAL_S
+        return self._pipe

@@ -58,7 +58,6 @@ from duetime.stores.base import (
     Wake,
     Withdrawal,
 )
-from duetime.stores.direct import UnusualQueues
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, distinct_finishes, following_jobs
 from duetime.stores.redis import keys, one_job, pushes, walk
 from duetime.stores.redis.codec import (
@@ -76,10 +75,9 @@ from duetime.stores.redis.codec import (
     read_totals,
 )
 from duetime.stores.redis.connect import connect
-from duetime.stores.redis.direct import DirectRedis
 from duetime.stores.redis.link import Link
+from duetime.stores.redis.one_job import RedisOneJob
 from duetime.stores.redis.pipe import Argument, pack_arguments
-from duetime.stores.redis.posted import PostedRedis
 from duetime.stores.redis.pushes import Batch, read_refusal
 from duetime.stores.redis.registry import RedisRegistry
 from duetime.stores.redis.scripts import Scripts, checked
@@ -104,19 +102,18 @@ T = TypeVar("T")
 class RedisStore:
     """Keeps the contract of `stores.base.Store`."""
 
-    def __init__(self, link: Link, clock: Clock | None) -> None:
+    def __init__(self, link: Link, clock: Clock | None, url: str = "") -> None:
         self._link, self._clock = link, clock
         self._scripts = Scripts(link)
         self._version = ""
         self.registry = RedisRegistry(link, self._scripts, clock)
-        self._unusual = UnusualQueues()
-        self._url = ""
+        self.one_job = RedisOneJob(self, link, clock, url)
+        self._backoff = self.one_job.backoff
 
     @classmethod
     async def open(cls, url: str, *, clock: Clock | None = None) -> "RedisStore":
         """Connect and draw the data set's epoch if it has none. A `clock` replaces Redis's own."""
-        store = cls(connect(url), clock)
-        store._url = url
+        store = cls(connect(url), clock, url)
         try:
             await store.ping()
         except BaseException:
@@ -128,14 +125,6 @@ class RedisStore:
         """The time as scripts take it: that of the given clock, or an empty text, and then they ask Redis."""
         return "" if self._clock is None else self._clock.now_ms()
 
-    # --- see stores/direct.py
-
-    def direct_calls(self) -> DirectRedis | None:
-        return DirectRedis.of(self._url, self._clock, self._unusual) if self._url else None
-
-    def posted_calls(self) -> PostedRedis:
-        return PostedRedis(self._link, self._clock, self._unusual)
-
     # --- the hot path
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
@@ -146,14 +135,14 @@ class RedisStore:
     async def _push_one(self, queue: Queue, request: Push) -> Pushed | DuetimeError | None:
         """Push one plain job by a shorter script. Returns None if that script declined, and then nothing was done."""
         arguments = one_job.push_arguments(request)
-        if arguments is None or self._unusual.has("push_one", queue):
+        if arguments is None or self._backoff.has("push_one", queue):
             return None
         try:
             answer = await self._scripts.run("push_one", keys.prefix(queue), self._now(), *arguments)
         except StoreFull as full:
             return full
         if answer is None:
-            self._unusual.add("push_one", queue)
+            self._backoff.add("push_one", queue)
         return one_job.read_pushed(request, answer) if answer else None
 
     async def _push_batches(self, queue: Queue, batches: Iterable[Batch]) -> list[Pushed | DuetimeError]:
@@ -206,27 +195,31 @@ class RedisStore:
         return Reserved(deliveries, next_at, now, read_happened(queue, expired))
 
     async def _reserve_one(self, queue: Queue, ask: Ask) -> Reserved | None:
-        if self._unusual.has("reserve_one", queue):
+        if self._backoff.has("reserve_one", queue):
             return None
         answer = await self._scripts.run("reserve_one", keys.prefix(queue), self._now(), ask.ttr_ms)
         if answer is None:
-            self._unusual.add("reserve_one", queue)
+            self._backoff.add("reserve_one", queue)
             return None
         return one_job.read_reserved(queue, ask, answer)
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
-        if len(leases) != 1 or self._unusual.has("ack_one", queue):
+        if len(leases) != 1 or self._backoff.has("ack_one", queue):
             return await self._ack(queue, leases)
         try:
             moved = await self._ack_one(queue, leases[0])
-            return [moved] if moved else await self._ack(queue, leases)
         except StoreUnavailable as lost:
             if not lost.outcome_unknown:
                 raise
+            return [await self.ack_general(leases[0], after_a_loss=True)]
+        return [moved] if moved else await self._ack(queue, leases)
+
+    async def ack_general(self, lease: Lease, *, after_a_loss: bool) -> Moved | LeaseLost | StoreUnavailable | None:
+        """Finish a job by the general script. `after_a_loss`: the answer to an earlier ack of it was lost."""
         try:
-            return await self._ack(queue, leases)
+            return (await self._ack(lease.queue, [lease]))[0]
         except StoreUnavailable as error:
-            raise error.after_a_loss() from error
+            raise (error.after_a_loss() if after_a_loss else error) from error
 
     async def _ack(
         self, queue: Queue, leases: Sequence[Lease]
@@ -256,7 +249,7 @@ class RedisStore:
         arguments = one_job.ack_arguments(lease)
         if await self._scripts.run("ack_one", keys.prefix(queue), self._now(), *arguments):
             return one_job.acked(lease)
-        self._unusual.add("ack_one", queue)
+        self._backoff.add("ack_one", queue)
         return None
 
     async def finish(self, queue: Queue, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]:

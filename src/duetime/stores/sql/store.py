@@ -12,6 +12,7 @@ from duetime.model.job import Counts, Job, Lease, Moved, QueueTotals, State
 from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
+    OneJob,
     Page,
     Purged,
     Push,
@@ -36,6 +37,7 @@ class SqlStore(ABC):
     """The part of `stores.base.Store` that is the same for all dialects."""
 
     _hub: WakeHub
+    one_job: OneJob | None = None
 
     @abstractmethod
     async def _write(

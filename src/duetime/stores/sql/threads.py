@@ -23,6 +23,7 @@ import msgspec
 
 from duetime.model.errors import DuetimeError, StoreDamaged, StoreUnavailable
 from duetime.model.job import STEP_JOBS
+from duetime.stores.base import Reply
 from duetime.stores.sql.step import Step
 
 log = logging.getLogger("duetime.stores")
@@ -122,11 +123,17 @@ class QueuedStep:
     __slots__ = ("adds", "error", "future", "jobs", "operation", "read_only", "result", "step")
 
     def __init__(
-        self, operation: Callable[[Step], Any], future: "asyncio.Future[Any]", jobs: int, read_only: bool, adds: bool
+        self,
+        operation: Callable[[Step], Any],
+        future: Reply[Any],
+        *,
+        jobs: int = 1,
+        read_only: bool = False,
+        adds: bool = False,
     ) -> None:
         self.operation, self.future, self.jobs, self.read_only, self.adds = operation, future, jobs, read_only, adds
         self.result: Any = None
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self.step: Step | None = None
 
 
@@ -181,10 +188,14 @@ class ConnectionThreads:
         """Run a step that changes up to `jobs` jobs. Steps with the same `key` run one after the other; those of
         one `line` of a key in their order. One that `adds` jobs gets none of the room that is kept for the others.
         """
+        future: asyncio.Future[T] = self._loop.create_future()
+        self.submit(QueuedStep(operation, future, jobs=jobs, read_only=read_only, adds=adds), key=key, line=line)
+        return await future
+
+    def submit(self, step: QueuedStep, *, key: Hashable = None, line: Hashable = None) -> None:
+        """As `run`, for a caller that has no task. Raises StoreUnavailable."""
         if self._closing:
             raise StoreUnavailable("the store is closed")
-        future: asyncio.Future[T] = self._loop.create_future()
-        step = QueuedStep(operation, future, jobs, read_only, adds)
         if key is None:
             key = step
         with self._lock:
@@ -198,7 +209,6 @@ class ConnectionThreads:
                     self._threads[-1].start()
                     self._alive += 1
             self._waiting.setdefault(key, {}).setdefault(line, deque()).append(step)
-        return await future
 
     def _thread_ended(self) -> None:
         self._alive -= 1
@@ -268,7 +278,7 @@ class ConnectionThreads:
             jobs += steps[-1].jobs if steps[-1].jobs < BIG_JOBS else STEP_JOBS
         if not lines:
             del self._waiting[key]
-        return [step for step in steps if not step.future.cancelled()]
+        return [step for step in steps if not step.future.done()]
 
     def _serve(self, session: Session | None, calls: list[QueuedStep], key: Hashable) -> Session | None:
         """Run steps, and return the connection to go on with; None after it was lost."""

@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
-from duetime.model.job import DAY_MS, Lease, Priority
+from duetime.model.errors import DuetimeError, LeaseLost
+from duetime.model.job import DAY_MS, Lease, Moved, Priority
 from duetime.model.names import Queue
+from duetime.stores.base import Ask, Push, Pushed, Reserved, Wake
 from duetime.stores.sql.queries import for_one_id, for_rows
 from duetime.stores.sql.rows import (
     PRIORITIES,
@@ -23,16 +25,14 @@ from duetime.stores.sql.rows import (
     ready_rows,
 )
 from duetime.stores.sql.step import TOTALS, QueueNumbers, Step, set_aside
+from duetime.stores.sqlite import single_statement
 from duetime.stores.sqlite.connection import QUERIES
+from duetime.stores.sqlite.single_statement import INLINE_BYTES
+from duetime.stores.sqlite.wake import News, news_of
 
 _INSERTS = [(size, for_rows(QUERIES["insert_job"], size)) for size in (64, 16, 4, 1)]
 _FOR_ONE_ID = {name: for_one_id(query) for name, query in QUERIES.items() if "json_each(:ids)" in query}
 """SQLite takes twice as long for a list of one id as for the id itself."""
-
-
-INLINE_BYTES = 800
-"""A larger body has a row of its own: with it a row of `jobs` would not fit into a page of SQLite (4 KiB) four times,
-and then SQLite spreads the row, which every move of the job writes anew, over several pages."""
 
 
 FIRST_COUNT, COUNT_GROWTH = 256, 8
@@ -49,6 +49,8 @@ class SqliteStep(Step):
         super().__init__()
         self.connection, self._changes = connection, connection.total_changes
         self._now = now
+        self.news: list[News] = []
+        """Announcements that the statements have counted already."""
 
     @property
     def has_written(self) -> bool:
@@ -76,6 +78,28 @@ class SqliteStep(Step):
             return self.connection.execute(_FOR_ONE_ID[query], parameters)
         parameters["ids"] = as_json(ids)
         return self.connection.execute(QUERIES[query], parameters)
+
+    def push_single_statement(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError] | None:
+        if (
+            len(requests) != 1
+            or (done := single_statement.push(self.connection, queue, requests[0], self._now)) is None
+        ):
+            return None
+        pushed, number = done
+        if number:
+            self.news.append(news_of(number, 0, [Wake(queue, pushed.jobs[0].due_at)]))
+        return (pushed,)
+
+    def reserve_single_statement(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:
+        if len(asks) != 1:
+            return None
+        return single_statement.reserve(self.connection, queue, asks[0], self._now, next(single_statement.tokens))
+
+    def ack_single_statement(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None] | None:
+        if len(leases) != 1 or leases[0].queue != queue:
+            return None
+        moved = single_statement.ack(self.connection, leases[0], self._now)
+        return None if moved is None else (moved,)
 
     def lock_queue(self, queue: Queue, *, create: bool) -> tuple[QueueRow, bool]:
         row = self.connection.execute(QUERIES["load_queue"], queue._asdict()).fetchone()

@@ -23,6 +23,7 @@ from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
 from duetime.stores.sql.threads import BIG_JOBS, ConnectionThreads, DatabaseLink, Session
+from duetime.stores.sqlite import single_statement
 from duetime.stores.sqlite.connection import (
     QUERIES,
     ForkGuard,
@@ -35,7 +36,6 @@ from duetime.stores.sqlite.connection import (
     retry_while_busy,
     translate,
 )
-from duetime.stores.sqlite.direct import DirectSqlite
 from duetime.stores.sqlite.disk import (
     CHECKPOINT_PAGES,
     PAGE_BYTES,
@@ -43,6 +43,7 @@ from duetime.stores.sqlite.disk import (
     BackgroundThread,
     DiskReserve,
 )
+from duetime.stores.sqlite.one_job import BlockingSqlite, SqliteOneJob
 from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.wake import Mailboxes, Meta, News, SqliteWakeHub, news_of
 
@@ -120,14 +121,17 @@ class SqliteLink(DatabaseLink):
         checkpoint(session.connection)
         return True
 
-    def before_commit(self, session: SqliteSession, steps: Sequence[Step]) -> News | None:
-        """Counts the transactions that announce something, so that other processes notice a lost datagram."""
+    def before_commit(self, session: SqliteSession, steps: Sequence[Step]) -> Sequence[News] | None:
+        """Counts the transactions that announce something, so that other processes notice a lost datagram. Statements
+        for one job have counted theirs already.
+        """
+        found = [news for step in steps if isinstance(step, SqliteStep) for news in step.news]
         wakes = [wake for step in steps for wake in step.wakes]
         registry_version = max([step.registry_version for step in steps], default=0)
-        if not wakes and not registry_version:
-            return None
-        (number,) = session.connection.execute(QUERIES["count_wake"]).fetchone()
-        return news_of(number, registry_version, wakes)
+        if wakes or registry_version:
+            (number,) = session.connection.execute(QUERIES["count_wake"]).fetchone()
+            found.append(news_of(number, registry_version, wakes))
+        return found or None
 
 
 T = TypeVar("T")
@@ -152,6 +156,7 @@ class SqliteStore(SqlStore):
             connection = open_file(deadline)
             try:
                 prepare_file(connection, clock.now_ms(), deadline)
+                single_statement.prepare(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -168,13 +173,13 @@ class SqliteStore(SqlStore):
         def connect_reader() -> sqlite3.Connection:
             return open_file(time.monotonic() + lock_timeout_s, read_only=True)
 
-        def connect_direct() -> sqlite3.Connection:
+        def connect_blocking() -> sqlite3.Connection:
             is_synced = synchronous in ("FULL", "EXTRA")
             pages = min(SYNCED_CHECKPOINT_PAGES if is_synced else CHECKPOINT_PAGES, self._disk.checkpoint_pages)
             return open_file(time.monotonic() + lock_timeout_s, checkpoint_pages=pages)
 
-        self._clock, self._connect_direct = clock, connect_direct
-        self._direct: list[DirectSqlite] = []
+        self._clock, self._connect_blocking = clock, connect_blocking
+        self._blocking: list[BlockingSqlite] = []
         self._data_version = 0
         self._write_lock, self._mailboxes = _open_shared_files(path)
         hub = SqliteWakeHub(self._mailboxes, self._poll_meta)
@@ -188,10 +193,12 @@ class SqliteStore(SqlStore):
                 disk=self._disk,
                 lock_timeout_s=lock_timeout_s,
             )
-            return ConnectionThreads(f"duetime-sqlite-{name}", link, size=1, announce=self._announce)
+            return ConnectionThreads(f"duetime-sqlite-{name}", link, size=1, announce=self._announce_all)
 
         self._writer, self._reader = threads("writer", connect_writer), threads("reader", connect_reader)
         self.registry = SqlRegistry(self._write, self._read, self._hub)
+        submit = partial(self._writer.submit, key="writer")
+        self.one_job = SqliteOneJob(submit, hub, self._push, self._open_blocking)
 
     @classmethod
     async def open(
@@ -218,6 +225,10 @@ class SqliteStore(SqlStore):
             raise
         return store
 
+    def _announce_all(self, found: Sequence[News]) -> None:
+        for news in found:
+            self._announce(news)
+
     async def _poll_meta(self, always: bool) -> Meta | None:
         return await self._read(lambda step: self._read_meta(step, always))
 
@@ -239,17 +250,16 @@ class SqliteStore(SqlStore):
         """Each step is alone in its transaction, as a big one is, so that its answer waits for no other."""
         return self._reader.run(operation, key="reader", line=queue, jobs=BIG_JOBS, read_only=True)
 
-    def direct_calls(self) -> DirectSqlite:
-        """See `stores/direct.py`."""
-        made = DirectSqlite(
-            self._connect_direct,
+    def _open_blocking(self) -> BlockingSqlite:
+        opened = BlockingSqlite(
+            self._connect_blocking,
             self._clock,
             write_lock=self._write_lock,
             disk=self._disk,
             announce=self._announce,
         )
-        self._direct.append(made)
-        return made
+        self._blocking.append(opened)
+        return opened
 
     # --- verbs that know the file
 
@@ -266,7 +276,7 @@ class SqliteStore(SqlStore):
     def _push(self, queue: Queue, requests: Sequence[Push], step: Step) -> Sequence[Pushed | DuetimeError]:
         if refusal := self._disk.refusal(lambda: step.fetch_one("free_pages")[0] * PAGE_BYTES):
             return [refusal for _ in requests]
-        return verbs.push(step, queue, requests)
+        return step.push_single_statement(queue, requests) or verbs.push(step, queue, requests)
 
     async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
         return await self._write(lambda step: verbs.reap(step, limit))
@@ -284,8 +294,8 @@ class SqliteStore(SqlStore):
         return [f"the file: {finding}" for (finding,) in findings if finding != "ok"] or await super().check()
 
     async def close(self) -> None:
-        for direct in self._direct:
-            direct.close()
+        for blocking in self._blocking:
+            blocking.close()
         self._hub.close()
         self._disk.note_log()
         await self._writer.close()

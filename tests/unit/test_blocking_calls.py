@@ -1,4 +1,4 @@
-"""Steps in a blocking caller's own thread: when they are made, who hears of them, and what an interruption leaves."""
+"""Calls in a blocking caller's own thread: when they are made, who hears of them, and what an interruption leaves."""
 
 import asyncio
 import signal
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -19,18 +19,18 @@ from duetime.client.client import Client
 from duetime.client.embedded_transport import SyncEmbedded
 from duetime.client.store_calls import journal_nodes
 from duetime.engine import Engine
-from duetime.engine.direct_steps import DirectSteps
-from duetime.engine.recorder import Recorder
+from duetime.engine.recorder import Recorder, Step
+from duetime.engine.requests import AckRequest, PushRequest
 from duetime.journal.events import Entry
 from duetime.journal.reader import read_journal
 from duetime.model.clock import ManualClock
-from duetime.model.errors import BodyTooLarge, JobExists, LeaseLost, StoreUnavailable
-from duetime.model.job import IfExists, Lease, NewJob
+from duetime.model.errors import BodyTooLarge, InvalidRequest, JobExists, LeaseLost, StoreUnavailable
+from duetime.model.job import Lease, NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
-from duetime.stores.direct import UnusualQueues
+from duetime.stores.one_job import FastPathBackoff
 from duetime.stores.open import open_store
-from duetime.stores.redis.direct import DirectRedis
+from duetime.stores.redis.one_job import BlockingRedis
 from tests.faults.redis_vocabulary import dump, lease_one, opened, push_one
 from tests.plugins.until import until
 
@@ -61,8 +61,8 @@ def transport(client: Client) -> SyncEmbedded:
     return cast(SyncEmbedded, client._transport.get())
 
 
-def steps(client: Client) -> DirectSteps:
-    found = transport(client)._inner.direct
+def engine_of(client: Client) -> Engine:
+    found = transport(client)._inner.engine
     assert found is not None
     return found
 
@@ -71,9 +71,8 @@ def steps(client: Client) -> DirectSteps:
 def loop_calls(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Grows with every call that goes through the event loop."""
     calls: list[object] = []
-    loop = transport(client)._loop
-    run = loop.run
-    monkeypatch.setattr(loop, "run", lambda work: (calls.append(work), run(work))[1])
+    run = asyncio.run_coroutine_threadsafe
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda *given: (calls.append(given), run(*given))[1])
     return calls
 
 
@@ -134,7 +133,7 @@ def test_a_waiting_consumer_of_the_same_program_hears_of_a_push(client: Client) 
     queue = client.queue("mail")
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(queue.pop, wait=60)
-        asyncio.run(until(lambda: steps(client)._room.has_line(QUEUE)))
+        asyncio.run(until(lambda: engine_of(client).parked == 1))
         queue.push("wake up")
 
         job = waiting.result(60)
@@ -159,11 +158,13 @@ def test_many_threads_push_and_take_each_job_once(client: Client) -> None:
     assert queue.size() == 0
 
 
-def test_after_the_close_nothing_is_done_directly(client: Client) -> None:
-    direct = steps(client)
+def test_after_the_close_nothing_is_done(client: Client) -> None:
+    engine = engine_of(client)
     client.close()
-    assert direct.push(QUEUE, NewJob("late", b""), IfExists.KEEP) is None
-    assert direct.ack(Lease(QUEUE, "late", 1, 1)) is None
+    with pytest.raises(StoreUnavailable):
+        engine.run_blocking(PushRequest(QUEUE, Push([NewJob("late", b"")])))
+    with pytest.raises(StoreUnavailable):
+        engine.run_blocking(AckRequest(QUEUE, [Lease(QUEUE, "late", 1, 1)]))
 
 
 # --- interruptions
@@ -198,7 +199,9 @@ def hold(client: Client) -> Callable[[], None]:
         other = redis.Redis.from_url(url)
         other.client_pause(60_000, all=False)
         return lambda: (other.client_unpause(), other.close(), None)[-1]
-    other = sqlite3.connect(url.removeprefix("sqlite://").partition("?")[0], isolation_level=None)
+    other = sqlite3.connect(
+        url.removeprefix("sqlite://").partition("?")[0], isolation_level=None, check_same_thread=False
+    )
     other.execute("BEGIN IMMEDIATE")
     return other.close
 
@@ -217,39 +220,60 @@ def test_a_caller_that_is_interrupted_keeps_no_lease(
         assert job.body == b"mine"
 
 
-def test_a_signal_handler_may_use_the_client(client: Client) -> None:
-    queue = client.queue("mail")
-    rung = threading.Event()
+def test_a_signal_handler_may_not_call_the_client_during_a_call(client: Client) -> None:
+    queue, raised = client.queue("mail"), list[Exception]()
 
     def ring(*_: object) -> None:
-        queue.push("from the handler")
-        rung.set()
+        try:
+            queue.push("from the handler")
+        except InvalidRequest as error:
+            raised.append(error)
 
     old = signal.signal(signal.SIGALRM, ring)
+    release = hold(client)
+    threading.Timer(0.2, release).start()
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
-        pushed = 0
-        while not rung.is_set():
-            queue.push("from the program")
-            pushed += 1
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        queue.push("from the program")
     finally:
         signal.signal(signal.SIGALRM, old)
 
-    assert queue.size() == pushed + 1
+    [error] = raised
+    assert "signal handler" in str(error)
+    assert queue.size() == 1
+    queue.push("again")
+
+
+def test_a_signal_handler_may_use_the_client_between_calls(client: Client) -> None:
+    queue = client.queue("mail")
+    old = signal.signal(signal.SIGALRM, lambda *_: queue.push("from the handler"))
+    try:
+        signal.raise_signal(signal.SIGALRM)
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert queue.size() == 1
 
 
 # --- who records it
 
 
-async def test_a_recorder_keeps_steps_in_the_engine(url: str) -> None:
-    store = await open_store(url)
-    async with Engine(store, recorders=[Recorder()]) as engine:
-        await store.push(QUEUE, [Push([NewJob("first", b"")])])
-        direct = engine.direct_steps()
-        assert direct is not None
-        assert await asyncio.to_thread(direct.push, QUEUE, NewJob("second", b""), IfExists.KEEP) is None
-        assert (await store.counts([QUEUE]))[0].ready == 1
-        direct.close()
+class Watcher(Recorder):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def after(self, step: Step, outcome: Any) -> Any:
+        self.heard.append(step.verb)
+        return outcome
+
+
+async def test_a_recorder_gets_what_blocking_callers_do(url: str) -> None:
+    store, watcher = await open_store(url), Watcher()
+    async with Engine(store, recorders=[watcher]) as engine:
+        engine.open_blocking()
+        for job_id in ("first", "second"):
+            request = PushRequest(QUEUE, Push([NewJob(job_id, b"")]))
+            assert (await asyncio.to_thread(engine.run_blocking, request)).jobs[0].id == job_id
+        assert watcher.heard.count("push") == 2
     await store.close()
 
 
@@ -280,7 +304,7 @@ def test_an_answer_that_is_lost_is_not_taken_for_a_refusal() -> None:
 
         thread = threading.Thread(target=hang_up)
         thread.start()
-        direct = DirectRedis.of(f"redis://127.0.0.1:{listener.getsockname()[1]}", None, UnusualQueues())
+        direct = BlockingRedis.of(f"redis://127.0.0.1:{listener.getsockname()[1]}", None, FastPathBackoff())
         assert direct is not None
         with pytest.raises(StoreUnavailable) as lost:
             direct.push(QUEUE, Push([NewJob("a", b"")]))
@@ -297,7 +321,7 @@ def test_an_answer_that_is_lost_is_not_taken_for_a_refusal() -> None:
 async def test_a_connection_that_redis_closed_is_made_anew(redis_url: str) -> None:
     store = await open_store(redis_url)
     await store.push(QUEUE, [Push([NewJob("first", b"")])])
-    direct = DirectRedis.of(redis_url, None, UnusualQueues())
+    direct = BlockingRedis.of(redis_url, None, FastPathBackoff())
     assert direct is not None
     await store.push(QUEUE, [Push([NewJob("known script", b"")])])
     await store.reserve(QUEUE, [Ask(1, 60_000)])
@@ -312,7 +336,7 @@ async def test_a_connection_that_redis_closed_is_made_anew(redis_url: str) -> No
 @pytest.mark.store_kind("redis")
 @pytest.mark.parametrize("url", ["redis+cluster://host", "redis+sentinel://host/service"])
 def test_other_topologies_have_no_direct_calls(url: str) -> None:
-    assert DirectRedis.of(url, None, UnusualQueues()) is None
+    assert BlockingRedis.of(url, None, FastPathBackoff()) is None
 
 
 @pytest.mark.store_kind("redis")
@@ -333,7 +357,7 @@ async def test_the_script_for_both_leaves_what_ack_and_reserve_leave(redis_url: 
             if case == "delivered before":
                 await store.release(await lease_one(store), 0, "")
             clock.advance("1s")
-            ask, direct = Ask(1, 60_000, (0, 1, 0)), store.direct_calls()
+            ask, direct = Ask(1, 60_000, (0, 1, 0)), store.one_job.blocking()
             assert direct is not None
             if is_short:
                 answers.append(direct.ack_and_reserve(lease, ask, lambda _: None))

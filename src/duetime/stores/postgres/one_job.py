@@ -1,26 +1,27 @@
-"""Posted calls (`stores/direct.py`) to PostgreSQL: a push of one job without a thread, in one statement.
+"""The single-job calls (`base.OneJob`) of PostgreSQL: a push of one job without a thread, in one statement.
 
 The statement goes out on a connection of the event loop, in the turn in which the caller asks. It is a transaction of
-its own, without a begin and a commit. What is unusual, or meets somebody else who changes the queue in the same
-moment, goes the general way. So do reserves and acks.
+its own, without a begin and a commit. A push that is unusual, or meets another transaction that changes the queue, is
+served by the general verb. So are reserves and acks.
 """
 
 import asyncio
 import logging
 import os
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import psycopg
 from psycopg import pq
 
-from duetime.model.errors import StoreUnavailable
+from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Lease, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, Reserved
-from duetime.stores.direct import UNUSUAL_S, Done, UnusualQueues
+from duetime.stores.base import Ask, BlockingOneJob, Push, Pushed, Reply, Reserved, Send
+from duetime.stores.one_job import BACKOFF_S, FastPathBackoff, GeneralCalls
 from duetime.stores.postgres.connection import PostgresLink, translate
 from duetime.stores.postgres.session import Encoded
 from duetime.stores.postgres.single_statement import PUSH_ONE, is_usual_push, one_job_values, read_pushed_one
@@ -33,6 +34,7 @@ _NAME = PUSH_ONE.encode()
 ANSWER_S = 70.0
 """How long an answer is awaited: longer than the server's own limit for a statement, which then says what it was."""
 
+PushVerb = Callable[[Queue, Sequence[Push]], Awaitable[Sequence[Pushed | DuetimeError]]]
 Results = list[pq.abc.PGresult]
 Ended = Callable[[Results | None], None]
 """Called once, with all results, or with None if the connection was lost before they were complete."""
@@ -123,56 +125,59 @@ class LoopConnection:
         self._end(None)
 
 
-class PostedPostgres:
-    """Keeps `stores.direct.PostedCalls`. The connection is opened by the first call, which goes the general way."""
+class PostgresOneJob:
+    """Implements `base.OneJob`. The connection is opened by the first call, which is served by the verb.
 
-    def __init__(self, link: PostgresLink, hub: AnnouncingHub) -> None:
-        self._link, self._hub = link, hub
-        self._unusual = UnusualQueues()
+    `push` is that verb, which also serves what the statement declined.
+    """
+
+    def __init__(self, link: PostgresLink, hub: AnnouncingHub, push: PushVerb) -> None:
+        self._link, self._hub, self._push = link, hub, push
+        self._backoff, self._general_calls = FastPathBackoff(), GeneralCalls()
         self._connection: LoopConnection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._open_after = 0.0
         self._is_closed = False
 
-    def push(self, queue: Queue, request: Push, done: Done[Pushed]) -> bool:
+    def push(self, queue: Queue, request: Push, reply: Reply[Pushed | DuetimeError]) -> Send | None:
         known = self._link.known_values(queue)
-        if known is None or self._unusual.has(PUSH_ONE, queue) or not is_usual_push([request]):
-            return False
+        if known is None or self._backoff.has(PUSH_ONE, queue) or not is_usual_push([request]):
+            return None
         encoded = self._link.encode(PUSH_ONE, {**known, **one_job_values(request.jobs[0])})
         connection = self._ready_connection(encoded)
         if connection is None:
-            return False
+            return None
 
         def ended(results: Results | None) -> None:
             if results is None or not _is_sure(results):
-                done(None, StoreUnavailable("the connection to PostgreSQL was lost during a push", unknown=True))
+                reply.set_exception(
+                    StoreUnavailable("the connection to PostgreSQL was lost during a push", unknown=True)
+                )
             elif results[0].ntuples:
                 [pushed], wakes = read_pushed_one(queue, [request], _numbers(results[0]))
                 if wakes:
                     self._hub.take_in(wakes, 0)
-                done(pushed, None)
+                reply.set_result(pushed)
             else:
-                # The statement has changed nothing, or was refused. The general way finds out why.
+                # The statement has changed nothing, or was refused. The verb finds out why.
                 if results[0].status != pq.ExecStatus.TUPLES_OK:
                     connection.close()  # it may lead to the old primary of a failover
-                self.avoid(queue)
-                done(None, None)
+                self._backoff.add(PUSH_ONE, queue)
+                self._general_calls.run(self._push_general(queue, request), reply)
 
-        connection.send(_NAME, encoded, ended)
-        return True
+        return partial(connection.send, _NAME, encoded, ended)
 
-    def reserve(self, queue: Queue, ask: Ask, done: Done[Reserved]) -> bool:
-        return False
+    async def _push_general(self, queue: Queue, request: Push) -> Pushed | DuetimeError:
+        return (await self._push(queue, [request]))[0]
 
-    def ack(self, lease: Lease, done: Done[Moved]) -> bool:
-        return False
+    def reserve(self, queue: Queue, ask: Ask, reply: Reply[Reserved]) -> None:
+        return None
 
-    def avoid(self, queue: Queue) -> None:
-        """Let pushes into this queue go the general way for a while.
+    def ack(self, lease: Lease, reply: Reply[Moved | LeaseLost | StoreUnavailable | None]) -> None:
+        return None
 
-        Many callers at once would wait for the commit of the one that came first and went alone.
-        """
-        self._unusual.add(PUSH_ONE, queue)
+    def blocking(self) -> BlockingOneJob | None:
+        return None
 
     async def close(self) -> None:
         self._is_closed = True
@@ -194,8 +199,8 @@ class PostedPostgres:
             connection = await asyncio.to_thread(self._link.connect_prepared, PUSH_ONE, types)
             self._connection = LoopConnection(connection)
         except psycopg.Error as error:
-            self._open_after = monotonic() + UNUSUAL_S
-            log.warning("postgres_posted_connection_failed", extra={"error": str(translate(error))})
+            self._open_after = monotonic() + BACKOFF_S
+            log.warning("postgres_loop_connection_failed", extra={"error": str(translate(error))})
         finally:
             self._opening = None
 

@@ -15,8 +15,8 @@ from duetime.model.job import Event, IfExists, NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Pushed, RulesChange
 from duetime.stores.open import open_store
-from duetime.stores.postgres import posted as posted_module
-from duetime.stores.postgres.posted import LoopConnection, PostedPostgres
+from duetime.stores.postgres import one_job as one_job_module
+from duetime.stores.postgres.one_job import LoopConnection, PostgresOneJob
 from tests.plugins.postgres_server import STORE, PostgresServer
 from tests.plugins.until import until
 
@@ -26,12 +26,18 @@ QUEUE = Queue("shop", "mail")
 HOUR_MS = 3_600_000
 
 
-def posted(engine: Engine) -> PostedPostgres:
-    return engine.store._posted  # type: ignore[attr-defined]
+def one_job(engine: Engine) -> PostgresOneJob:
+    return engine.store._one_job  # type: ignore[attr-defined]
+
+
+def shared_calls(engine: Engine) -> int:
+    """Store calls for pushes that were made by a runner."""
+    lane = engine._batcher.lanes[PushRequest]
+    return lane.calls - lane.single_calls
 
 
 def connection_of(engine: Engine) -> LoopConnection:
-    connection = posted(engine)._connection
+    connection = one_job(engine)._connection
     assert connection is not None
     return connection
 
@@ -44,7 +50,7 @@ async def begun(engine: Engine) -> None:
     """The queue's id is known, and the connection is open."""
     for number in range(2):
         await engine.push(QUEUE, [NewJob(f"begin-{number}", b"", delay_ms=2 * HOUR_MS)])
-    await until(lambda: posted(engine)._connection is not None)
+    await until(lambda: one_job(engine)._connection is not None)
 
 
 @pytest.fixture
@@ -74,10 +80,10 @@ async def waits_for_lock(engine: Engine, watcher_url: str) -> None:
 
 
 async def test_a_lone_push_needs_no_thread(engine: Engine) -> None:
-    before = engine._batcher.lanes[PushRequest].calls
+    before = shared_calls(engine)
     pushed = await engine.push(QUEUE, [NewJob("a", b"body", attributes={"k": "v"}, ttl_ms=HOUR_MS, tries=3)])
 
-    assert engine._batcher.lanes[PushRequest].calls == before
+    assert shared_calls(engine) == before
     [moved] = pushed.jobs
     [job] = await engine.store.get(QUEUE, ["a"])
     assert job is not None
@@ -92,24 +98,22 @@ async def test_a_lone_push_needs_no_thread(engine: Engine) -> None:
 async def test_only_a_lone_push_before_all_others_is_announced(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     announced = list[int]()
     monkeypatch.setattr(engine.store._hub, "take_in", lambda wakes, version: announced.append(len(wakes)))  # type: ignore[attr-defined]
-    before = engine._batcher.lanes[PushRequest].calls
+    before = shared_calls(engine)
     await engine.push(QUEUE, [NewJob("later", b"", delay_ms=3 * HOUR_MS)])
     assert announced == []
     await engine.push(QUEUE, [NewJob("first", b"", delay_ms=HOUR_MS)])
     assert announced == [1]
-    assert engine._batcher.lanes[PushRequest].calls == before
+    assert shared_calls(engine) == before
 
 
 async def test_the_first_push_of_a_day_is_counted(engine: Engine, other: "psycopg.Connection[Any]") -> None:
     """There is no row of the day's totals yet that the statement could update."""
     other.execute("UPDATE duetime.totals SET day = day - 1")
     other.commit()
-    before = engine._batcher.lanes[PushRequest].calls
     await engine.push(QUEUE, [NewJob("first", b"")])
-    posted(engine)._unusual.clear()
+    one_job(engine)._backoff.clear()
     await engine.push(QUEUE, [NewJob("second", b"")])
 
-    assert engine._batcher.lanes[PushRequest].calls == before + 1
     other.commit()
     rows = other.execute("SELECT accepted FROM duetime.totals ORDER BY day").fetchall()
     assert rows == [(2,), (2,)]
@@ -128,16 +132,16 @@ async def test_totals_that_change_beside_a_push_are_exact(
     assert other.execute("SELECT accepted, delivered FROM duetime.totals").fetchall() == [(3, 1)]
 
 
-async def test_what_is_unusual_goes_the_general_way(engine: Engine) -> None:
+async def test_what_is_unusual_is_served_by_the_general_verb(engine: Engine) -> None:
     await engine.push(QUEUE, [NewJob("a", b"")])
     with pytest.raises(JobExists):
         await engine.push(QUEUE, [NewJob("a", b"")], if_exists=IfExists.ERROR)
-    posted(engine)._unusual.clear()
+    one_job(engine)._backoff.clear()
     kept = await engine.push(QUEUE, [NewJob("a", b"other")])
-    posted(engine)._unusual.clear()
+    one_job(engine)._backoff.clear()
     replaced = await engine.push(QUEUE, [NewJob("a", b"new")], if_exists=IfExists.REPLACE)
     await engine.store.configure(QUEUE, RulesChange(max_jobs=3))
-    posted(engine)._unusual.clear()
+    one_job(engine)._backoff.clear()
     with pytest.raises(QueueFull):
         await engine.push(QUEUE, [NewJob("b", b"")])
 
@@ -149,7 +153,7 @@ async def test_what_is_unusual_goes_the_general_way(engine: Engine) -> None:
 
 async def test_one_of_many_callers_does_not_go_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others would wait for its commit before they begin theirs. Only the first one cannot know of them."""
-    monkeypatch.setattr("duetime.stores.direct.UNUSUAL_S", 600.0)
+    monkeypatch.setattr("duetime.engine.batcher.SHARED_S", 600.0)
     statements: list[int] = []
     connection = connection_of(engine)
     send = connection.send
@@ -166,13 +170,13 @@ async def test_one_of_many_callers_does_not_go_alone(engine: Engine, monkeypatch
 
 
 async def test_a_large_body_is_sent_bit_by_bit(engine: Engine) -> None:
-    before, body = engine._batcher.lanes[PushRequest].calls, bytes(range(256)) * 4096
+    before, body = shared_calls(engine), bytes(range(256)) * 4096
     await engine.push(QUEUE, [NewJob("large", body)])
 
     [job] = await engine.store.get(QUEUE, ["large"])
     assert job is not None
     assert job.body == body
-    assert engine._batcher.lanes[PushRequest].calls == before
+    assert shared_calls(engine) == before
 
 
 async def test_a_push_that_meets_another_change_wakes_consumers(
@@ -205,9 +209,9 @@ async def test_a_session_that_was_ended_while_idle_is_replaced(
     await engine.push(QUEUE, [NewJob("a", b"")])
     await until(lambda: connection_of(engine) is not old)
 
-    before = engine._batcher.lanes[PushRequest].calls
+    before = shared_calls(engine)
     await engine.push(QUEUE, [NewJob("b", b"")])
-    assert engine._batcher.lanes[PushRequest].calls == before
+    assert shared_calls(engine) == before
     assert [job and job.id for job in await engine.store.get(QUEUE, ["a", "b"])] == ["a", "b"]
 
 
@@ -252,7 +256,7 @@ async def test_an_answer_that_is_lost_is_unknown(start_postgres: Callable[..., P
 async def test_an_answer_that_never_comes_is_not_awaited_for_ever(
     engine: Engine, other: "psycopg.Connection[Any]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(posted_module, "ANSWER_S", 0.1)
+    monkeypatch.setattr(one_job_module, "ANSWER_S", 0.1)
     hold(other)  # as if the server's process had stopped
     with pytest.raises(StoreUnavailable) as failure:
         await engine.push(QUEUE, [NewJob("a", b"")])
@@ -261,7 +265,7 @@ async def test_an_answer_that_never_comes_is_not_awaited_for_ever(
 
     # The next ones are served, first by the general way, then over a new connection
     await engine.push(QUEUE, [NewJob("b", b"")])
-    await until(lambda: posted(engine)._connection is not None and connection_of(engine).is_ready())
+    await until(lambda: one_job(engine)._connection is not None and connection_of(engine).is_ready())
     await engine.push(QUEUE, [NewJob("c", b"")])
 
 
@@ -300,5 +304,5 @@ async def test_a_pooler_that_keeps_no_statements_gets_none(postgres_url: str) ->
     async with Engine(store) as engine:
         for number in range(3):
             await engine.push(QUEUE, [NewJob(str(number), b"")])
-        assert posted(engine)._opening is posted(engine)._connection is None
+        assert one_job(engine)._opening is one_job(engine)._connection is None
     await store.close()

@@ -1,5 +1,5 @@
-"""The store contract spoken through a store's direct calls (`stores/direct.py`): push, reserve and ack of one job go
-from another thread, and what these decline goes the general way, as in the SDK. All else is asked of the store.
+"""The store contract through a store's blocking single-job calls (`base.BlockingOneJob`): push, reserve and ack of one
+job are called in another thread, and what these decline is served by the verbs, as in the SDK.
 """
 
 import asyncio
@@ -9,30 +9,29 @@ from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, Lease, Moved
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved, Store
-from duetime.stores.direct import OffersDirectCalls
 from duetime.stores.forwarding import ForwardingStore
 
 
-class ThroughDirect(ForwardingStore):
+class ThroughBlocking(ForwardingStore):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        assert isinstance(store, OffersDirectCalls)
-        calls = store.direct_calls()
+        assert store.one_job is not None
+        calls = store.one_job.blocking()
         assert calls is not None
-        self.direct = calls
+        self.blocking = calls
         self.answered = 0
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         answers: list[Pushed | DuetimeError] = []
         for request in requests:
-            done = await asyncio.to_thread(self.direct.push, queue, request) if len(request.jobs) == 1 else None
+            done = await asyncio.to_thread(self.blocking.push, queue, request) if len(request.jobs) == 1 else None
             self.answered += done is not None
             answers += [done] if done is not None else await self.inner.push(queue, [request])
         return answers
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
         if len(asks) == 1 and asks[0].limit == 1:
-            done = await asyncio.to_thread(self.direct.reserve, queue, asks[0], _nobody)
+            done = await asyncio.to_thread(self.blocking.reserve, queue, asks[0], _nobody)
             self.answered += done is not None
             if done is not None:
                 return done
@@ -41,13 +40,13 @@ class ThroughDirect(ForwardingStore):
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
         answers: list[Moved | LeaseLost | StoreUnavailable | None] = []
         for lease in leases:
-            done = await asyncio.to_thread(self.direct.ack, lease) if lease.queue == queue else None
+            done = await asyncio.to_thread(self.blocking.ack, lease) if lease.queue == queue else None
             self.answered += done is not None
             answers += [done] if done is not None else await self.inner.ack(queue, [lease])
         return answers
 
     async def close(self) -> None:
-        self.direct.close()
+        self.blocking.close()
         await super().close()
 
 

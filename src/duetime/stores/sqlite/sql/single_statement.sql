@@ -1,8 +1,8 @@
--- Push of one job, reserve of one that may finish another before, and ack of one: each is one statement, and a whole
+-- Push of one job, reserve of one that may finish another before, and ack of one: each is one statement, which can be a
 -- transaction by itself. A connection runs this script once. Then an INSERT into one of the views calls its trigger,
--- and the columns of the view are the arguments. `one_job.py` has the statements. A trigger that finds a queue or a job
--- unusual changes nothing; then the verbs of `stores/sql` serve the call. What they leave behind for the usual case is
--- the same, column by column.
+-- and the columns of the view are the arguments. `single_statement.py` has the statements. A trigger that finds a queue
+-- or a job unusual changes nothing; then the verbs of `stores/sql` serve the call. What they leave behind for the usual
+-- case is the same, column by column.
 
 -- What the last push of this connection answered that changed more than two rows: its job's and its queue's.
 CREATE TEMP TABLE pushed (

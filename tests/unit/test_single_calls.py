@@ -1,4 +1,4 @@
-"""Steps of a lone caller in the event loop: when they are made, who hears of them, and callers that go away."""
+"""Single-job calls of the batcher: when they are made, who hears of them, and callers that go away."""
 
 import asyncio
 import socket
@@ -10,8 +10,7 @@ import pytest
 import redis
 
 from duetime.engine import Engine
-from duetime.engine.recorder import Recorder
-from duetime.engine.requests import AckRequest, PushRequest, ReserveRequest
+from duetime.engine.recorder import Recorder, Step
 from duetime.model.errors import JobExists, StoreDamaged, StoreUnavailable
 from duetime.model.job import Event, IfExists, Moved, NewJob, Priority
 from duetime.model.names import Queue
@@ -44,8 +43,7 @@ async def begun(engine: Engine) -> None:
     for _ in range(2):
         [delivery] = await engine.reserve([QUEUE])
         await engine.ack([delivery.lease])
-    assert engine._posted is not None
-    engine.store._unusual.clear()  # type: ignore[attr-defined]
+    engine.store.one_job.backoff.clear()  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -58,14 +56,15 @@ async def engine(redis_url: str, client: redis.Redis) -> AsyncIterator[Engine]:
 
 
 def calls(engine: Engine) -> int:
-    return (
-        engine._batcher.lanes[PushRequest].calls
-        + engine._batcher.lanes[ReserveRequest].calls
-        + engine._batcher.lanes[AckRequest].calls
-    )
+    """Store calls that were made by a runner."""
+    return sum(lane.calls - lane.single_calls for lane in engine._batcher.lanes.values())
 
 
-async def test_a_lone_caller_needs_no_group_commit(engine: Engine) -> None:
+def is_busy(engine: Engine) -> bool:
+    return any(lane.singles for lane in engine._batcher.lanes.values())
+
+
+async def test_a_lone_caller_needs_no_task(engine: Engine) -> None:
     before = calls(engine)
     await engine.push(QUEUE, [NewJob("a", b"body")])
     [delivery] = await engine.reserve([QUEUE], wait_ms=1000)
@@ -77,7 +76,7 @@ async def test_a_lone_caller_needs_no_group_commit(engine: Engine) -> None:
     assert calls(engine) == before
 
 
-async def test_what_is_unusual_goes_the_general_way(engine: Engine) -> None:
+async def test_what_is_unusual_is_served_by_the_general_verbs(engine: Engine) -> None:
     await engine.push(QUEUE, [NewJob("a", b"")])
     with pytest.raises(JobExists):
         await engine.push(QUEUE, [NewJob("a", b"")], if_exists=IfExists.ERROR)
@@ -103,7 +102,7 @@ async def test_a_consumer_that_goes_away_keeps_no_lease(engine: Engine, client: 
     await engine.push(QUEUE, [NewJob("a", b"")])
     client.client_pause(60_000, all=False)
     asking = asyncio.create_task(engine.reserve([QUEUE], ttr_ms=600_000))
-    await until(lambda: engine._posted is not None and engine._posted._is_busy)
+    await until(lambda: is_busy(engine))
     asking.cancel()
     with suppress(asyncio.CancelledError):
         await asking
@@ -118,7 +117,7 @@ async def test_waiting_consumers_hear_of_a_push_whose_caller_has_gone(engine: En
     await until(lambda: engine.parked == 1)
     client.client_pause(60_000, all=False)
     pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
-    await until(lambda: engine._posted is not None and engine._posted._is_busy)
+    await until(lambda: is_busy(engine))
     pushing.cancel()
     with suppress(asyncio.CancelledError):
         await pushing
@@ -131,7 +130,7 @@ async def test_waiting_consumers_hear_of_a_push_whose_caller_has_gone(engine: En
 async def test_an_answer_that_is_lost_is_unknown(engine: Engine, client: redis.Redis) -> None:
     client.client_pause(60_000, all=False)
     pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
-    await until(lambda: engine._posted is not None and engine._posted._is_busy)
+    await until(lambda: is_busy(engine))
     client.client_kill_filter(_type="normal", skipme=True)
     with pytest.raises(StoreUnavailable) as lost:
         await pushing
@@ -146,7 +145,7 @@ async def test_an_ack_whose_answer_is_lost_is_repeated(engine: Engine, client: r
     [delivery] = await engine.reserve([QUEUE])
     client.client_pause(60_000, all=False)
     acking = asyncio.create_task(engine.ack([delivery.lease]))
-    await until(lambda: engine._posted is not None and engine._posted._is_busy)
+    await until(lambda: is_busy(engine))
     client.client_kill_filter(_type="normal", skipme=True)
     client.client_unpause()
 
@@ -186,7 +185,7 @@ async def test_an_answer_that_cannot_be_read_reaches_its_caller(redis_url: str, 
     await store.close()
 
 
-async def test_a_queue_that_was_paused_once_has_its_short_way_back(engine: Engine) -> None:
+async def test_a_queue_that_was_paused_once_has_single_calls_again(engine: Engine) -> None:
     await engine.store.configure(QUEUE, RulesChange(paused=True))
     await engine.store.configure(QUEUE, RulesChange(paused=False))
     before = calls(engine)
@@ -202,7 +201,7 @@ async def test_an_engine_that_stops_waits_for_the_answer(redis_url: str, client:
         await begun(engine)
         client.client_pause(60_000, all=False)
         pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
-        await until(lambda: engine._posted is not None and engine._posted._is_busy)
+        await until(lambda: is_busy(engine))
         asyncio.get_running_loop().call_later(0.05, client.client_unpause)
 
     assert (await pushing).jobs[0].id == "a"
@@ -211,13 +210,25 @@ async def test_an_engine_that_stops_waits_for_the_answer(redis_url: str, client:
     await store.close()
 
 
-async def test_a_recorder_keeps_steps_in_the_group_commit(redis_url: str, client: redis.Redis) -> None:
-    store = await open_store(redis_url)
-    async with Engine(store, recorders=[Recorder()]) as engine:
+class Watcher(Recorder):
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, int]] = []
+
+    def after(self, step: Step, outcome: Any) -> Any:
+        self.heard.append((step.verb, step.callers))
+        return outcome
+
+
+async def test_recorders_get_single_calls(redis_url: str, client: redis.Redis) -> None:
+    store, watcher = await open_store(redis_url), Watcher()
+    async with Engine(store, recorders=[watcher]) as engine:
         await begun(engine)
-        before = calls(engine)
+        before, watcher.heard = calls(engine), []
         await engine.push(QUEUE, [NewJob("a", b"")])
-        assert calls(engine) > before
+        [delivery] = await engine.reserve([QUEUE])
+        await engine.ack([delivery.lease])
+        assert [one for one in watcher.heard if one[0] != "reap"] == [("push", 1), ("reserve", 1), ("ack", 1)]
+        assert calls(engine) == before
     await store.close()
 
 
