@@ -11,6 +11,7 @@ import redis
 
 from duetime.engine import Engine
 from duetime.engine.recorder import Recorder, Step
+from duetime.engine.requests import AckRequest, PushRequest, Request, ReserveRequest
 from duetime.model.errors import JobExists, StoreDamaged, StoreUnavailable
 from duetime.model.job import Event, IfExists, Moved, NewJob, Priority
 from duetime.model.names import Queue
@@ -60,8 +61,8 @@ def calls(engine: Engine) -> int:
     return sum(lane.calls - lane.single_calls for lane in engine._batcher.lanes.values())
 
 
-def is_busy(engine: Engine) -> bool:
-    return any(lane.singles for lane in engine._batcher.lanes.values())
+def is_busy(engine: Engine, kind: type[Request[Any]]) -> bool:
+    return bool(engine._batcher.lanes[kind].singles)
 
 
 async def test_a_lone_caller_needs_no_task(engine: Engine) -> None:
@@ -102,7 +103,7 @@ async def test_a_consumer_that_goes_away_keeps_no_lease(engine: Engine, client: 
     await engine.push(QUEUE, [NewJob("a", b"")])
     client.client_pause(60_000, all=False)
     asking = asyncio.create_task(engine.reserve([QUEUE], ttr_ms=600_000))
-    await until(lambda: is_busy(engine))
+    await until(lambda: is_busy(engine, ReserveRequest))
     asking.cancel()
     with suppress(asyncio.CancelledError):
         await asking
@@ -117,7 +118,7 @@ async def test_waiting_consumers_hear_of_a_push_whose_caller_has_gone(engine: En
     await until(lambda: engine.parked == 1)
     client.client_pause(60_000, all=False)
     pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
-    await until(lambda: is_busy(engine))
+    await until(lambda: is_busy(engine, PushRequest))
     pushing.cancel()
     with suppress(asyncio.CancelledError):
         await pushing
@@ -130,7 +131,7 @@ async def test_waiting_consumers_hear_of_a_push_whose_caller_has_gone(engine: En
 async def test_an_answer_that_is_lost_is_unknown(engine: Engine, client: redis.Redis) -> None:
     client.client_pause(60_000, all=False)
     pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
-    await until(lambda: is_busy(engine))
+    await until(lambda: is_busy(engine, PushRequest))
     client.client_kill_filter(_type="normal", skipme=True)
     with pytest.raises(StoreUnavailable) as lost:
         await pushing
@@ -145,7 +146,7 @@ async def test_an_ack_whose_answer_is_lost_is_repeated(engine: Engine, client: r
     [delivery] = await engine.reserve([QUEUE])
     client.client_pause(60_000, all=False)
     acking = asyncio.create_task(engine.ack([delivery.lease]))
-    await until(lambda: is_busy(engine))
+    await until(lambda: is_busy(engine, AckRequest))
     client.client_kill_filter(_type="normal", skipme=True)
     client.client_unpause()
 
@@ -201,7 +202,7 @@ async def test_an_engine_that_stops_waits_for_the_answer(redis_url: str, client:
         await begun(engine)
         client.client_pause(60_000, all=False)
         pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
-        await until(lambda: is_busy(engine))
+        await until(lambda: is_busy(engine, PushRequest))
         asyncio.get_running_loop().call_later(0.05, client.client_unpause)
 
     assert (await pushing).jobs[0].id == "a"
