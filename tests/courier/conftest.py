@@ -20,7 +20,8 @@ from duetime.model.job import Counts, Job, State
 from duetime.model.names import Queue
 from duetime.model.topic import Topic
 from duetime.stores.open import open_store
-from duetime.wire.topics import TopicIn, topic_of
+from duetime.wire.convert import topic_of
+from duetime.wire.messages import TopicIn
 from tests.courier.receiver import Receiver
 from tests.plugins.until import until
 

@@ -15,7 +15,7 @@ from duetime.model.job import Lease, NewJob, State
 from duetime.model.names import Queue
 from duetime.model.topic import Status, Topic, check_topic
 from duetime.stores.memory.store import MemoryStore
-from duetime.wire.topics import TopicCountsOut
+from duetime.wire.messages import TopicCountsOut
 
 PLACE = TopicAddress("default", Queue("shop", "mail"))
 URL = "https://shop.example.com/mail"

@@ -30,14 +30,7 @@ from duetime.model.topic import Status, Topic
 from duetime.stores.base import RulesChange
 from duetime.stores.registry import Registry
 from duetime.wire.convert import priority_out
-from duetime.wire.topics import (
-    CountersOut,
-    SampleAnswerOut,
-    SampleOut,
-    SampleRequestOut,
-    TopicCountsOut,
-    TopicOut,
-)
+from duetime.wire.messages import CountersOut, SampleAnswerOut, SampleOut, SampleRequestOut, TopicCountsOut, TopicOut
 
 log = logging.getLogger("duetime.topics")
 request_log = logging.getLogger("duetime.request")

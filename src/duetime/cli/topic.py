@@ -13,7 +13,7 @@ from duetime.client.topics import Topics
 from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.humanise import span
 from duetime.model.topic import Method
-from duetime.wire.topics import SampleOut, TopicOut
+from duetime.wire.messages import SampleOut, TopicOut
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's key, which is its queue's name.")]
 TopicsArgument = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Keys of topics.")]

@@ -14,7 +14,7 @@ from duetime.client.async_client import AsyncClient
 from duetime.model.clock import Instant, instant_ms
 from duetime.model.job import Moved
 from duetime.model.topic import Status
-from duetime.wire.topics import CountersOut, SampleOut, TopicChangeIn, TopicIn, TopicOut
+from duetime.wire.messages import CountersOut, SampleOut, TopicChangeIn, TopicIn, TopicOut
 
 
 class AsyncTopics:

@@ -15,18 +15,8 @@ from duetime.model.job import Moved
 from duetime.model.names import DEFAULT_POOL, check_queue
 from duetime.model.topic import Status
 from duetime.wire import bodies, convert, messages
-from duetime.wire.topics import (
-    AddIn,
-    CountersOut,
-    SampleIn,
-    SampleOut,
-    TopicChangeIn,
-    TopicIn,
-    TopicOut,
-    TopicsOut,
-    change_of,
-    topic_of,
-)
+from duetime.wire.convert import change_of, topic_of
+from duetime.wire.messages import AddIn, CountersOut, SampleIn, SampleOut, TopicChangeIn, TopicIn, TopicOut, TopicsOut
 
 Answer = TypeVar("Answer")
 Message = TypeVar("Message", bound=msgspec.Struct)

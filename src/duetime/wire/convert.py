@@ -1,7 +1,7 @@
 """Converts messages to the kernel's nouns and back."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -10,6 +10,7 @@ from duetime.model.clock import SECONDS, duration_ms, instant_ms, rfc3339
 from duetime.model.errors import BY_CODE, DuetimeError, InvalidRequest
 from duetime.model.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority
 from duetime.model.names import Queue
+from duetime.model.topic import NEW_METHOD, NEW_PHP_FIELDS, NEW_SUCCESS, Topic
 from duetime.stores.base import Mark, Page, Pushed
 from duetime.stores.finishes import Finish, Finished, Join, KeptResult
 from duetime.wire import bodies
@@ -29,6 +30,8 @@ from duetime.wire.messages import (
     PushedOut,
     PushIn,
     ResultOut,
+    TopicFields,
+    TopicIn,
 )
 
 # --- to the wire
@@ -297,3 +300,28 @@ def counts(message: CountsOut) -> Counts:
 
 def page(message: PageOut) -> Page:
     return Page([job(one) for one in message.jobs], message.cursor)
+
+
+# --- topics
+
+
+def topic_of(message: TopicIn) -> Topic:
+    """The new topic of a message; only its times are checked. Raises InvalidTime."""
+    new = {"method": NEW_METHOD, "success": NEW_SUCCESS, "php_fields": NEW_PHP_FIELDS}
+    fields: dict[str, Any] = new | change_of(message)
+    return Topic(key=message.topic, **fields)
+
+
+def change_of(message: TopicFields) -> dict[str, Any]:
+    """The new values by the names of the topic's fields. Raises InvalidTime."""
+    given = {
+        name: value for name, value in msgspec.structs.asdict(message).items() if value is not UNSET and name != "topic"
+    }
+    for name in ("delay", "timeout"):
+        if name in given:
+            given[f"{name}_ms"] = duration_ms(given.pop(name))
+    if "priority" in given:
+        given["priority"] = _PRIORITIES[given["priority"]]
+    if "alert" in given:
+        given["alert"] = tuple(given["alert"])
+    return given

@@ -36,7 +36,8 @@ from duetime.model.topic import (
     Topic,
     check_topic,
 )
-from duetime.wire.topics import SampleOut, TopicChangeIn, TopicCountsOut, TopicIn, TopicOut, change_of, topic_of
+from duetime.wire.convert import change_of, topic_of
+from duetime.wire.messages import SampleOut, TopicChangeIn, TopicCountsOut, TopicIn, TopicOut
 
 T = TypeVar("T", bound=msgspec.Struct)
 

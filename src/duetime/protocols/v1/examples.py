@@ -14,7 +14,6 @@ from duetime.model.job import Event, IfExists, Moved, QueueTotals, State, Totals
 from duetime.model.topic import Method, Status, Success
 from duetime.stores.base import QueueRules
 from duetime.wire import messages as m
-from duetime.wire import topics as t
 from duetime.wire.worker_beats import RunningJobOut, WorkerOut, WorkersOut
 
 NOW = 1_800_000_000_000
@@ -45,7 +44,7 @@ JOB = m.JobOut(
 JOB_IN = m.JobIn(body=Raw(b'{"to":"ann"}'), id="welcome-17", delay="1m")
 QUEUE = m.QueueOut("shop", "mail", m.CountsOut(delayed=1, ready=0, leased=2, dead=0, expired=0, now=NOW), QueueRules())
 
-TOPIC = t.TopicOut(
+TOPIC = m.TopicOut(
     namespace="shop",
     topic="mail",
     id=1,
@@ -61,7 +60,7 @@ TOPIC = t.TopicOut(
     in_flight=100,
     verify_tls=True,
     signed=False,
-    totals=t.TopicCountsOut(written=3, notified=2),
+    totals=m.TopicCountsOut(written=3, notified=2),
     retry_if="{res.code} != 200",
 )
 
@@ -227,10 +226,10 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "pause": Example({200: "the rules as they are now"}, QueueRules(paused=True)),
     "resume": Example({200: "the rules as they are now"}, QueueRules()),
-    "list_topics": Example({200: "every topic of the namespace"}, t.TopicsOut([TOPIC])),
+    "list_topics": Example({200: "every topic of the namespace"}, m.TopicsOut([TOPIC])),
     "topic_counters": Example(
         {200: "every counter under its old name, and the sums over all topics"},
-        t.CountersOut(
+        m.CountersOut(
             {
                 "redis:default:dq_write_total_nums": 3,
                 "redis:default:dq_notify_total_nums": 2,
@@ -241,33 +240,33 @@ EXAMPLES: Mapping[str, Example] = {
                 "1:tw:20261115": 3,
                 "1:tn:20261115": 2,
             },
-            t.TopicCountsOut(written=3, notified=2),
-            {"20261115": t.TopicCountsOut(written=3, notified=2)},
+            m.TopicCountsOut(written=3, notified=2),
+            {"20261115": m.TopicCountsOut(written=3, notified=2)},
         ),
     ),
     "add_topic": Example(
         {201: "the topic, with its secret if it has one: it is shown this once"},
         TOPIC,
-        t.TopicIn(topic="mail", callback="https://shop.example.com/mail", delay="10m", retry_if="{res.code} != 200"),
+        m.TopicIn(topic="mail", callback="https://shop.example.com/mail", delay="10m", retry_if="{res.code} != 200"),
     ),
     "get_topic": Example({200: "the topic"}, TOPIC),
-    "edit_topic": Example({200: "the topic as it is now"}, TOPIC, t.TopicChangeIn(delay="10m")),
+    "edit_topic": Example({200: "the topic as it is now"}, TOPIC, m.TopicChangeIn(delay="10m")),
     "remove_topic": Example({200: "the topic as it was; its jobs go to the dead letters as they fall due"}, TOPIC),
     "put_online": Example({200: "the topic as it is now"}, TOPIC),
     "put_offline": Example({200: "the topic as it is now"}, TOPIC),
     "test_topic": Example(
         {200: "what was sent and what came back"},
-        t.SampleOut(
-            t.SampleRequestOut("GET", "https://shop.example.com/mail?to=ann", {"accept": "*/*"}, ""),
-            t.SampleAnswerOut(200, 12, {"content-type": "application/json"}, '{"code":200}'),
+        m.SampleOut(
+            m.SampleRequestOut("GET", "https://shop.example.com/mail?to=ann", {"accept": "*/*"}, ""),
+            m.SampleAnswerOut(200, 12, {"content-type": "application/json"}, '{"code":200}'),
             "done",
             'HTTP 200: {"code":200}',
         ),
-        t.SampleIn(body=Raw(b'{"to":"ann"}')),
+        m.SampleIn(body=Raw(b'{"to":"ann"}')),
     ),
     "add_job": Example(
         {201: "the job is accepted", 200: "it took the place of the job that had this id"},
         ACCEPTED,
-        t.AddIn(id="welcome-17", body=Raw(b'{"to":"ann"}')),
+        m.AddIn(id="welcome-17", body=Raw(b'{"to":"ann"}')),
     ),
 }

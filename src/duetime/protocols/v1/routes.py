@@ -39,7 +39,6 @@ from duetime.protocols.v1 import administration, consumers, producers, topics, v
 from duetime.protocols.v1.request import CallQuery, DueQuery, Handler, ListQuery, QueuesQuery, V1Operation
 from duetime.stores.base import QueueRules
 from duetime.wire import messages as m
-from duetime.wire import topics as t
 from duetime.wire.worker_beats import WorkersOut
 
 NAMESPACE = "/v1/namespaces/{namespace}"
@@ -107,7 +106,7 @@ RESULT = {200: m.ResultOut}
 RESULTS = {200: m.ResultsOut}
 DELIVERIES = {200: m.DeliveriesOut}
 RULES = {200: QueueRules}
-ONE_TOPIC = {200: t.TopicOut}
+ONE_TOPIC = {200: m.TopicOut}
 
 # fmt: off
 ROUTES: tuple[Route, ...] = (
@@ -186,14 +185,14 @@ ROUTES: tuple[Route, ...] = (
           refuses=(StoreFull,)),
 
     Route("GET", TOPICS, "list_topics", "All topics of a namespace, with their counts", R, topics.list_topics,
-          {200: t.TopicsOut}),
+          {200: m.TopicsOut}),
     Route("GET", NAMESPACE + "/topic-counters", "topic_counters", "php-delayqueue's counters of a namespace", R,
-          topics.topic_counters, {200: t.CountersOut}),
-    Route("POST", TOPICS, "add_topic", "Add a topic", A, topics.add_topic, {201: t.TopicOut}, t.TopicIn,
+          topics.topic_counters, {200: m.CountersOut}),
+    Route("POST", TOPICS, "add_topic", "Add a topic", A, topics.add_topic, {201: m.TopicOut}, m.TopicIn,
           refuses=(InvalidTime, InvalidCondition, TopicExists, StoreFull)),
     Route("GET", TOPIC, "get_topic", "A topic with its counts", R, topics.get_topic, ONE_TOPIC,
           refuses=(TopicNotFound,)),
-    Route("PATCH", TOPIC, "edit_topic", "Change a topic", A, topics.edit_topic, ONE_TOPIC, t.TopicChangeIn,
+    Route("PATCH", TOPIC, "edit_topic", "Change a topic", A, topics.edit_topic, ONE_TOPIC, m.TopicChangeIn,
           refuses=(InvalidTime, InvalidCondition, TopicNotFound, StoreFull)),
     Route("DELETE", TOPIC, "remove_topic", "Remove a topic", A, topics.remove_topic, ONE_TOPIC,
           refuses=(TopicNotFound, StoreFull)),
@@ -201,9 +200,9 @@ ROUTES: tuple[Route, ...] = (
           refuses=(TopicNotFound, StoreFull)),
     Route("POST", TOPIC + "/offline", "put_offline", "Refuse new jobs", A, topics.put_offline, ONE_TOPIC,
           refuses=(TopicNotFound, StoreFull)),
-    Route("POST", TOPIC + "/test", "test_topic", "Send one sample call", A, topics.test_topic, {200: t.SampleOut},
-          t.SampleIn, refuses=(TopicNotFound,), optional=True),
-    Route("POST", TOPIC + "/jobs", "add_job", "Add a job to a topic", W, topics.add_job, PUSHED, t.AddIn,
+    Route("POST", TOPIC + "/test", "test_topic", "Send one sample call", A, topics.test_topic, {200: m.SampleOut},
+          m.SampleIn, refuses=(TopicNotFound,), optional=True),
+    Route("POST", TOPIC + "/jobs", "add_job", "Add a job to a topic", W, topics.add_job, PUSHED, m.AddIn,
           refuses=(InvalidId, InvalidTime, BodyTooLarge, QueueFull, StoreFull, TopicNotFound, TopicOffline)),
 )
 # fmt: on

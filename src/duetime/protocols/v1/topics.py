@@ -10,7 +10,8 @@ from duetime.model.names import check_queue
 from duetime.model.topic import Status
 from duetime.protocols.v1.request import AnyRequest, NativeRequest, Reply
 from duetime.wire import bodies, convert
-from duetime.wire.topics import AddIn, SampleIn, TopicChangeIn, TopicIn, TopicsOut, change_of, topic_of
+from duetime.wire.convert import change_of, topic_of
+from duetime.wire.messages import AddIn, SampleIn, TopicChangeIn, TopicIn, TopicsOut
 
 
 def _address(request: AnyRequest) -> TopicAddress:
