@@ -4,8 +4,10 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
@@ -339,3 +341,108 @@ def test_open_pages_say_that_server_or_store_is_away_and_go_on_when_they_are_bac
         expect(badge).to_have_text("Ready", timeout=PATIENCE_MS)
         assert all(page.evaluate("window.sameDocument") for page in pages.values())
         context.close()
+
+
+# --- what people come for, as they would do it
+
+
+def test_the_cause_of_67_failures_is_two_clicks_away_and_exactly_they_are_retried_and_undone(
+    watched: Callable[..., Watched], client: duetime.Client, name: str
+) -> None:
+    queue = client.queue(name)
+    for number in range(70):
+        queue.push({"n": number}, tries=1)
+    for number, job in enumerate(queue.reserve(limit=70)):
+        last = (
+            f"shop.GatewayTimeout: no answer for order {52_000 + number} of {name}" if number < 67 else "KeyError: 'x'"
+        )
+        trace = f'Traceback (most recent call last):\n  File "/app/shop.py", line 3, in pay\n    call()\n{last}'
+        client.release(job, error=trace)
+    page = watched().page()
+    page.goto("/console/")
+    page.get_by_role("link", name="Failures").first.click()
+    page.get_by_role("link", name=f"shop.GatewayTimeout: no answer for order N of {name}").first.click()
+    expect(page.locator("#sample")).to_contain_text("shop.GatewayTimeout: no answer for order")
+    page.get_by_role("link", name="Retry 67 jobs").click()
+    expect(page.get_by_role("heading", name="Retry 67 jobs")).to_be_visible()
+    page.get_by_role("button", name="Retry 67 jobs").click()
+    expect(page.get_by_text("67 jobs queued for retry")).to_be_visible()
+    assert (queue.status().counts.ready, queue.status().counts.dead) == (67, 3)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("Undone for 67 jobs")).to_be_visible()
+    assert (queue.status().counts.ready, queue.status().counts.dead) == (0, 70)
+    queue.purge()
+
+
+def test_a_finished_job_is_found_by_keyboard(
+    watched: Callable[..., Watched], remote: duetime.Client, name: str
+) -> None:
+    job_id = remote.queue(name).push("done soon").id
+    remote.queue(name).take("1m").ack()
+    page = watched().page()
+    page.goto("/console/queues")
+    page.keyboard.press("/")
+    page.keyboard.type(job_id)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=job_id)).to_contain_text("Done")
+    page.keyboard.press("g")
+    page.keyboard.press("f")
+    expect(page.get_by_role("heading", name="Failures").first).to_be_visible()
+
+
+def test_a_job_is_rescheduled_to_a_local_time_in_words(
+    watched: Callable[..., Watched], client: duetime.Client, name: str
+) -> None:
+    zone = ZoneInfo("Asia/Tokyo")
+    job_id = client.queue(name).later("1h", "x").id
+    page = watched(timezone_id="Asia/Tokyo").page()
+    page.goto(address("job", name, id=job_id))
+    page.reload()  # the script has named the zone by then
+    page.get_by_role("button", name="tomorrow 09:00").click()
+    expect(page.locator("#means-when")).to_contain_text("09:00:00 Asia/Tokyo, in")
+    page.get_by_role("button", name="Reschedule").click()
+    expect(page.get_by_text("is due at")).to_be_visible()
+    due = datetime.fromtimestamp(client.queue(name).get(job_id).due_at / 1000, zone)
+    assert (due.hour, due.minute, (due.date() - datetime.now(zone).date()).days) == (9, 0, 1)
+
+
+def test_a_paused_queue_is_named_and_a_question_is_asked_before_a_job_is_deleted(
+    watched: Callable[..., Watched], client: duetime.Client, name: str
+) -> None:
+    queue = client.queue(name)
+    job_id = queue.push("x", due_at="2026-01-01T00:00:00Z").id
+    page = watched().page()
+    page.goto(address("queue", name))
+    page.get_by_role("button", name="Pause").click()
+    page.goto("/console/")
+    expect(page.get_by_text(f"default/{name} is paused, 1 job overdue")).to_be_visible()
+    page.goto(address("job", name, id=job_id))
+    page.locator("summary[aria-label=Actions]").click()
+    page.get_by_role("button", name="Delete job").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Delete this job?")
+    page.keyboard.press("Escape")
+    assert queue.get(job_id).state == "ready"
+    page.locator("summary[aria-label=Actions]").click()
+    page.get_by_role("button", name="Delete job").click()
+    dialog.get_by_role("button", name="Delete job").click()
+    expect(page.get_by_text("Deleted job")).to_be_visible()
+    assert queue.status().counts.total == 0
+
+
+def test_a_topic_with_one_wrong_field_loses_nothing(watched: Callable[..., Watched], name: str) -> None:
+    one = watched()
+    page = one.page()
+    page.goto("/console/topic-new")
+    page.get_by_label("Key (the queue's name)").fill(name)
+    page.get_by_label("Callback", exact=True).fill("http://127.0.0.1:9/notify")
+    page.get_by_label("Timeout").fill("7s")
+    page.get_by_label("Retry schedule").fill("now and then")
+    page.get_by_role("button", name="Create topic").click()
+    expect(page.locator("#error-schedule")).to_be_visible()
+    expect(page.get_by_label("Timeout")).to_have_value("7s")
+    page.get_by_label("Retry schedule").fill("1m,5m")
+    expect(page.locator("#schedule-means")).to_contain_text("1 m, 5 m")
+    page.get_by_role("button", name="Create topic").click()
+    expect(page.get_by_role("heading", name=name)).to_be_visible()
+    one.wrong = [text for text in one.wrong if "422" not in text]  # the browser's own word for a form that was refused

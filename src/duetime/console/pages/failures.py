@@ -1,5 +1,6 @@
 """The page Failures: the dead letters of all queues, newest first, grouped by error; retry, delete and export them."""
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -26,6 +27,7 @@ FIRST_S = 0.25
 ACT_S = 20.0
 """How long an action on a group waits until all of the group was read."""
 ROWS = 10
+BREATHER = 2_000
 
 _ids = IdMaker()
 
@@ -120,9 +122,11 @@ async def _chosen(visit: Visit, until: int) -> ActOn:
     if visit.given("which") == "chosen":
         raise InvalidRequest(visit.say("failures.none_chosen"))
     await failures.refresh(within_s=ACT_S, fresh=True)
-    for place, job in failures.newest(visit.sees, group=wanted.group, only=wanted.place):
+    for step, (place, job) in enumerate(failures.newest(visit.sees, group=wanted.group, only=wanted.place)):
         if job.dead_at <= until:
             ids.setdefault(place, []).append(job.id)
+        if step % BREATHER == 0:
+            await asyncio.sleep(0)  # others have the event loop in between
     groups = failures.seen(visit.sees, only=wanted.place).groups
     group = next((one for one in groups if one.key == wanted.group), None)
     return ActOn(ids, sum(len(one) for one in ids.values()), group, wanted)

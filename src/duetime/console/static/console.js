@@ -109,7 +109,10 @@ document.addEventListener("htmx:sseOpen", (event) => {
   event.detail.source.addEventListener("away", away);
 });
 for (const name of ["htmx:sseError", "htmx:sseClose", "htmx:sendError"]) document.addEventListener(name, noServer);
-document.addEventListener("htmx:afterSwap", drawAll);
+document.addEventListener("htmx:afterSwap", () => {
+  drawAll();
+  count();
+});
 // A tab that nobody looks at asks for nothing, and catches up when it is shown again.
 document.addEventListener("htmx:beforeRequest", (event) => {
   const busy = document.querySelector("#live .drop[open], #live input:focus, #live input:checked");
@@ -135,7 +138,7 @@ function ready() {
       return true;
     };
     // What somebody has unfolded stays so, and so do buttons that only work with this file.
-    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS") && !(name === "hidden" && node.dataset && (node.dataset.copy || node.dataset.pick));
+    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS") && !(name === "hidden" && node.dataset && (node.dataset.copy || node.dataset.pick || node.dataset.selected));
   }
   const toast = document.querySelector(".toast:not(.problem)");
   if (toast) setTimeout(() => toast.matches(":hover, :focus-within") || toast.remove(), 12000);
