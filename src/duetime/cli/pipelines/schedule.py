@@ -20,7 +20,7 @@ from duetime.model.masking import mask
 if TYPE_CHECKING:
     from duetime.spark.load.batch import Scheduled
     from duetime.spark.load.job_rows import Preview
-    from duetime.spark.load.options import LoadFields
+    from duetime.spark.load.options import LoadOptions
     from duetime.spark.sources import Selection
 
 SHOWN_HOURS = 24
@@ -120,9 +120,11 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
         duetime pipeline schedule --source members.csv --queue recall --body email --spread 10m --max-rate 20000
         duetime pipeline schedule --source jdbc:postgresql://db/crm --source-option dbtable=members --queue q --body id
     """
+    from duetime.spark.load.options import read_options
+
     selection = options.selection()
     batch = choices.batch or default_batch(options.queue, selection, choices, target)
-    fields: LoadFields = {
+    fields = {
         "url": target.address,
         "token": target.secret,
         "namespace": target.space,
@@ -137,31 +139,30 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
         "journal": choices.journal,
         "source": hashlib.sha256(selection.describe().encode()).hexdigest(),
     }
+    checked = read_options(fields)
     answer = target.answer
-    if not options.dry_run and not spark.remote and (done := _find_done(spark.lake_folder, fields)):
+    if not options.dry_run and not spark.remote and (done := _find_done(spark.lake_folder, checked)):
         _show(answer, done, f"{target.space}/{options.queue}", batch, spark.lake_folder)
         return
     with spark.session("schedule") as session, show_progress("reading", as_json=target.json) as progress:
         from duetime.spark.load.job_rows import preview as look
-        from duetime.spark.load.options import read_options
-        from duetime.spark.load.schedule import schedule as load
+        from duetime.spark.load.schedule import load
         from duetime.spark.sources import read_selection
 
-        checked = read_options(fields)
         frame = read_selection(session, selection)
         with progress.follow(session):
             if options.dry_run:
                 found: Preview | Scheduled = look(frame, checked)
             else:
-                found = load(frame, lake=spark.lake_folder, on_phase=progress.begin, **fields)
+                found = load(frame, checked, lake=spark.lake_folder, on_phase=progress.begin)
     _show(answer, found, f"{target.space}/{options.queue}", batch, spark.lake_folder)
 
 
-def _find_done(lake: str, fields: "LoadFields") -> "Scheduled | None":
+def _find_done(lake: str, checked: "LoadOptions") -> "Scheduled | None":
     """A batch that is done is found in a moment, and Spark need not be started."""
     from duetime.spark.load.schedule import find_done
 
-    return find_done(lake, **fields)
+    return find_done(lake, checked)
 
 
 def default_batch(queue: str, selection: "Selection", choices: LoadChoices, target: Target) -> str:

@@ -53,7 +53,11 @@ def schedule(
     A frame without rows is no batch: `rows` is 0, and a later run under the same name pushes its rows.
     Raises BadRows (nothing was pushed), BatchConflict, ReconcileFirst, LoadFailed, StoreUnavailable.
     """
-    given = read_options(options)
+    return load(frame, read_options(options), lake=lake, on_phase=on_phase)
+
+
+def load(frame: DataFrame, given: LoadOptions, *, lake: str, on_phase: OnProgress | None = None) -> Scheduled:
+    """`schedule` with options that were read already."""
     if not given.batch:
         raise InvalidSettings("name the batch: a second run under the same name adds nothing")
     if given.journal and given.is_http:
@@ -81,13 +85,12 @@ def schedule(
     return result
 
 
-def find_done(lake: str, **options: Unpack[LoadFields]) -> Scheduled | None:
+def find_done(lake: str, given: LoadOptions) -> Scheduled | None:
     """The end of a batch in a local lake, found without Spark.
 
     None if the batch is not done, if anything differs from what was asked for then, or if the lake is elsewhere:
     `schedule` knows what to do about it.
     """
-    given = read_options(options)
     if not given.batch or not given.source or urlsplit(lake).scheme not in ("", "file"):
         return None
     done = Batch(LocalFiles(), lake, given.batch).manifest()
