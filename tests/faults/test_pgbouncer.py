@@ -13,7 +13,7 @@ from duetime.model.errors import StoreUnavailable
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
 from duetime.stores.open import open_store
-from duetime.stores.postgres import wake
+from duetime.stores.postgres import store as wake
 from tests.plugins.ci import missing_service
 from tests.plugins.database_server import DatabaseServer, Setting, servers
 from tests.plugins.postgres_server import PostgresServer
