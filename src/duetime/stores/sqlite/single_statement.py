@@ -45,11 +45,12 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 def push(connection: sqlite3.Connection, queue: Queue, request: Push, now: int) -> tuple[Pushed, int] | None:
     """Also answers the number under which the push is to be announced; 0 if it need not be."""
-    job = request.jobs[0]
-    if len(request.jobs) != 1 or request.mark or request.if_exists is IfExists.REPLACE or job.born or job.attempt:
+    if len(request.jobs) != 1 or request.mark or request.if_exists is IfExists.REPLACE:
         return None
-    due_at = now + job.delay_ms if job.due_at is None else job.due_at
-    expires_at = now + job.ttl_ms if job.ttl_ms else 0
+    job = request.jobs[0]
+    if job.born or job.attempt:
+        return None
+    due_at, expires_at = job.due(now), now + job.ttl_ms if job.ttl_ms else 0
     if 0 < expires_at < due_at:
         return None
     namespace, name = queue
