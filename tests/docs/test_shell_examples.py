@@ -27,12 +27,12 @@ STORIES = ("moving.md", "production.md", "protocol.md")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 NOT_RUN = {
-    "duetime user hash": "it asks for a password",
     r"^make |^tools/|^DUETIME_TEST_SCALE=": "the repository's own tools, which CI calls",
     r"duetime pipeline|^export |^\s*--due ": "Spark: tests/spark runs each of these commands on data of its own",
     r"duetime top( |$)(?!.*--once)": "draws on a terminal until Ctrl-C: tests/e2e/test_cli_top.py",
     r"duetime demo": "tells a story of a minute",
     r"duetime (topic|alert) test": "calls hosts of the internet: tests/e2e/test_cli_topic.py, tests/alerts/test_cli.py",
+    r"duetime bridge": "another system that runs: tests/bridges",
     r"--follow": "goes on until Ctrl-C",
     r"duetime worker progress": "follows a batch that is running: tests/worker",
     r"^(while|if|else|fi|done)\b|^lease=.*\$job": "a loop around a program of the reader's",

@@ -216,7 +216,7 @@ def test_the_address_of_a_server_is_named_only_if_no_server_answered(shell: Shel
 
 def test_the_help_of_a_flag_names_no_type(shell: Shell) -> None:
     for command in (["get"], ["work"], ["queue", "purge"], []):
-        assert "bool" not in shell.spawn(*command, "--help").out
+        assert "bool" not in shell.ok(*command, "--help").out
 
 
 def test_an_unknown_option_leads_to_the_field_and_not_to_the_help(shell: Shell) -> None:
