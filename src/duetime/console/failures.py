@@ -168,8 +168,11 @@ class Failures:
         self._totals: dict[Place, int] = {}
         self._reading: asyncio.Task[None] | None = None
         self._asked_at = 0.0
+        self._forgetting: asyncio.TimerHandle | None = None
 
     async def close(self) -> None:
+        if self._forgetting is not None:
+            self._forgetting.cancel()
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -179,16 +182,22 @@ class Failures:
         look = await self._looks.look(fresh=fresh)
         self._totals = {(line.pool, line.queue): line.counts.dead for line in look.lines if line.counts.dead}
         self._asked_at = time.monotonic()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = asyncio.get_running_loop().call_later(FORGET_S, self._forget_all)
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_all())
         await asyncio.wait({self._reading}, timeout=within_s)
+
+    def _forget_all(self) -> None:
+        self._queues.clear()
+        self._names.clear()
 
     async def _read_all(self) -> None:
         for place in [place for place in self._queues if place not in self._totals]:
             del self._queues[place]
         for place in sorted(self._totals, key=lambda one: self._totals[one]):
             if time.monotonic() - self._asked_at > FORGET_S:
-                self._queues.clear()
                 return
             try:
                 await self._read_queue(place, self._totals[place])
