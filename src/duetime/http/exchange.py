@@ -94,6 +94,7 @@ class Exchange:
     head_sent = False
     _request_id = ""
     _body_given = False
+    _waits_for_body = False
     _changed: asyncio.Event | None = None
     _timer: asyncio.Timeout | None = None
     _response: Message | None = None
@@ -116,12 +117,22 @@ class Exchange:
     # --- the connection's side
 
     def begin(self) -> None:
-        """Serve the request by the short path if it is complete and the short path accepts it, else by the
-        application.
+        """Serve the request by the short path if that accepts it, else by the application.
+
+        Many clients send head and body in two packets. A request whose head the short path knows waits for the rest of
+        a small body.
         """
         service = self._service
-        if service.short_path is not None and not self.more_body and service.short_path(self):
-            service.requests.add(self)
+        if service.short_path is None:
+            self.start()
+        elif not self.more_body:
+            if service.short_path(self):
+                service.requests.add(self)
+            else:
+                self.start()
+        elif 0 < self._announced() <= SMALL and not expects_continue(self.headers) and service.knows_head(self):
+            self.started_at = service.now
+            self._waits_for_body = True
         else:
             self.start()
 
@@ -173,10 +184,16 @@ class Exchange:
         self.more_body = False
         if self._changed is not None:
             self._changed.set()
+        if self._waits_for_body:
+            self._waits_for_body = False
+            self.begin()
 
     def lose(self) -> None:
         """The client has gone: a parked request ends here, any other runs to its end."""
         self.gone = True
+        if self._waits_for_body:
+            self._waits_for_body = False
+            self.refund()
         if self._changed is not None:
             self._changed.set()
         if self._timer is not None and self.task is not None:

@@ -154,6 +154,7 @@ class Service:
         self.connections: set[Connection] = set()
         self.proxies: TrustedProxies | None = None
         self.short_path: ShortPath | None = None
+        self.knows_head: Callable[[Exchange], bool] = lambda exchange: False
         self.refusal_body: RefusalBody = plain_refusal
         self.spares: set[Connection] = set()
         self.parked = 0

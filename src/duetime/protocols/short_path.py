@@ -70,6 +70,10 @@ class ShortPath:
                 self._known.clear()
             self._known[head] = generation, operation
 
+    def knows(self, exchange: Exchange) -> bool:
+        """Whether `accept` may serve the request once its body is complete."""
+        return head_of(exchange) in self._known
+
     def accept(self, exchange: Exchange) -> bool:
         """Serve a complete request. False: the application serves it."""
         head = head_of(exchange)

@@ -109,6 +109,7 @@ def http(
         listener.service.proxies, listener.service.refusal_body = proxies, refusal_body
         if is_api and runtime.short_path is not None:
             listener.service.short_path = runtime.short_path.accept
+            listener.service.knows_head = runtime.short_path.knows
         watch_listener(runtime.meters, name, listener.service)
         return listener
 

@@ -166,6 +166,8 @@ class Server:
             apps = (api_app(runtime), admin_app(runtime))
             listeners = [Listener(app, [sock]) for app, sock in zip(apps, sockets, strict=True)]
             listeners[0].service.short_path = self._accept
+            if self.short_path is not None:
+                listeners[0].service.knows_head = self.short_path.knows
             for listener in listeners:
                 await listener.start()
             self.api, self.admin = (Address(*sock.getsockname()) for sock in sockets)

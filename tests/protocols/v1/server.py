@@ -124,6 +124,7 @@ async def _start_ours(app: ASGIApp, sock: socket.socket, short_path: ShortPath |
     listener = Listener(app, [sock])
     if short_path is not None:
         listener.service.short_path = short_path.accept
+        listener.service.knows_head = short_path.knows
     await listener.start()
     return Listening(_url(sock), lambda: listener.stop(GRACE_S), lambda: len(listener._service.connections))
 

@@ -10,7 +10,7 @@ import pytest
 from tests.plugins.until import until
 from tests.protocols.lmstfy.client import Lmstfy
 from tests.protocols.lmstfy.server import Server
-from tests.protocols.lmstfy.wire import Response
+from tests.protocols.lmstfy.wire import Response, read_response
 
 QUEUE = "/v1/queues/shop/mail"
 
@@ -179,6 +179,32 @@ async def test_a_client_that_disconnects_while_it_waits_takes_no_job(api: Api) -
     await until(is_free)
     await api.post("jobs", {})
     assert len((await api.post("reserve", {})).json()["deliveries"]) == 1
+
+
+async def test_a_body_in_a_packet_of_its_own_takes_it(api: Api) -> None:
+    await api.post("jobs", {})
+    before = api.server.short_requests
+    lines = [
+        f"POST {QUEUE}/jobs HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {api.token}",
+        "Content-Length: 13",
+        "",
+        "",
+    ]
+    head = "\r\n".join(lines)
+    async with api.server.api.connect() as (reader, writer):
+        for _ in range(2):
+            for part in (head.encode(), b'{"body":', b'"hi"}'):
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0.05)
+            assert (await read_response(reader, "POST")).status == 201
+    assert api.server.short_requests == before + 2
+    async with api.server.api.connect() as (_, writer):
+        writer.write(head.encode() + b'{"body":')
+        await writer.drain()
+    assert (await api.post("jobs", {})).status == 201
 
 
 async def test_the_access_log_sees_every_request(api: Api) -> None:
