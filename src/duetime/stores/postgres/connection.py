@@ -173,7 +173,7 @@ class PostgresLink(DatabaseLink):
         connection = open_connection(self._address)
         return PostgresSession(connection, self._statements, prepares=self._address.prepares)
 
-    # --- for a connection of the event loop (`posted.py`)
+    # --- for a connection of the event loop (`one_job.py`)
 
     def known_values(self, queue: Queue) -> dict[str, object] | None:
         """The parameters `queue` and `now`; None if the queue's id is not known, or statements are not prepared."""
