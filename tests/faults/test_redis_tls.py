@@ -69,7 +69,7 @@ async def test_a_server_that_nobody_vouches_for(tls_port: Callable[..., int]) ->
 
 
 async def test_a_certificate_that_is_not_there() -> None:
-    with pytest.raises(InvalidSettings, match="cannot be read"):
+    with pytest.raises(InvalidSettings, match="cannot read a certificate"):
         await RedisStore.open("rediss://127.0.0.1:1/0?ca=/no/such/file")
 
 
