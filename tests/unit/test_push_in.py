@@ -288,7 +288,7 @@ async def test_mistakes_are_named_and_push_nothing(store: PostgresStore, postgre
                 push_in(connection, "mail", body)
         with pytest.raises(InvalidRequest, match="keep, replace or error"):
             push_in(connection, "mail", ["x"], if_exists="kepe")  # type: ignore[arg-type]
-        with pytest.raises(InvalidRequest, match=r"call push_in\("):
+        with pytest.raises(InvalidRequest, match=r"use push_in\("):
             await push_in_async(connection, "mail", ["x"])
     async with await psycopg.AsyncConnection.connect(dsn(postgres_url)) as connection:
         with pytest.raises(InvalidRequest, match=r"await push_in_async\("):
