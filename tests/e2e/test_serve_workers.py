@@ -250,7 +250,8 @@ async def test_a_stop_ends_while_a_worker_cannot_be_launched(start_server: Start
     with no_more_files(server.process.pid):
         os.kill(server.workers()[0], signal.SIGKILL)
         await until(lambda: "worker_not_started" in server.log)
-        assert server.stop()[0] == 0
+        code, log = server.stop()
+        assert code == 0, log
 
 
 async def test_with_no_worker_left_the_last_one_is_restarted_at_once(start_server: StartServer) -> None:

@@ -389,7 +389,7 @@ async def test_one_job_is_stored_as_by_the_general_script(redis_url: str, client
         store = await RedisStore.open(redis_url, clock=clock)
         answers: list[object] = []
         for job in ONE_BY_ONE:
-            store._unusual._until = {} if is_short else {("push_one", QUEUE): float("inf")}
+            store._backoff._until = {} if is_short else {("push_one", QUEUE): float("inf")}
             answers += await store.push(QUEUE, [Push([job], IfExists.KEEP)])
             answers += await store.push(QUEUE, [Push([job], IfExists.ERROR)])
             clock.advance("1ms")
@@ -425,14 +425,14 @@ async def leases_and_acks(
     seen: list[object] = []
 
     async def take(ttr_ms: int = 60_000) -> Lease | None:
-        store._unusual._until = {(name, QUEUE): float("inf") for name in spared}
+        store._backoff._until = {(name, QUEUE): float("inf") for name in spared}
         reserved = await store.reserve(QUEUE, [Ask(1, ttr_ms, (0, 1, 0))])
         seen.append(reserved)
         return reserved.deliveries[0][0].lease if reserved.deliveries[0] else None
 
     async def ack(*leases: Lease | None) -> None:
         for lease in leases:
-            store._unusual._until = {(name, QUEUE): float("inf") for name in spared}
+            store._backoff._until = {(name, QUEUE): float("inf") for name in spared}
             seen.extend(await store.ack(QUEUE, [cast(Lease, lease)]))
 
     await take()
@@ -467,7 +467,7 @@ async def test_the_short_script_tells_consumers_of_an_earlier_job(store: RedisSt
     listener = client.pubsub(ignore_subscribe_messages=True)
     listener.subscribe(keys.WAKE)
     listener.get_message(timeout=10)
-    store._unusual.clear()
+    store._backoff.clear()
     for delay_ms in (90_000, 30_000, 45_000, 10_000):
         await push(store, NewJob(f"in {delay_ms}", b"", delay_ms=delay_ms))
     heard = [listener.get_message(timeout=10), listener.get_message(timeout=10)]

@@ -25,13 +25,13 @@ QUEUE = Queue("shop", "mail")
 async def test_announcements_are_looked_for_only_while_somebody_waits(
     mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, look_once = list[float](), MysqlWakeHub._look_once
+    looks, poll_once = list[float](), MysqlWakeHub._poll_once
 
     async def look(hub: MysqlWakeHub) -> None:
         looks.append(monotonic())
-        await look_once(hub)
+        await poll_once(hub)
 
-    monkeypatch.setattr(MysqlWakeHub, "_look_once", look)
+    monkeypatch.setattr(MysqlWakeHub, "_poll_once", look)
     monkeypatch.setattr(sql_wake, "IDLE_POLL_S", 600.0)
     monkeypatch.setattr(sql_wake, "AWAKE_S", 0.1)
     store = await open_store(mysql_url)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,8 @@ from duetime.server.supervision.supervisor import Supervisor
 
 log = logging.getLogger("duetime.supervision")
 
+JOIN_S = 1.0
+
 
 def run_server(settings: Settings, program: Program) -> None:
     """Serves until it is stopped. Raises InvalidSettings if it cannot start with these settings."""
@@ -35,6 +38,11 @@ def run_server(settings: Settings, program: Program) -> None:
             run(_started(lambda: SingleProcess(settings, program, notifier)))
         else:
             asyncio.run(_started(lambda: Supervisor(settings, workers, program, notifier)))
+            # asyncio waits for each worker in a thread. One that still runs when Python ends is ended with the help of
+            # a library, and the process is aborted if it has no file left to open that library.
+            for thread in threading.enumerate():
+                if thread is not threading.current_thread():
+                    thread.join(JOIN_S)
 
 
 async def _started(make: "Callable[[], SingleProcess | Supervisor]") -> None:
