@@ -24,6 +24,7 @@ class Noun(NamedTuple):
 
 SERVER = (
     Command("serve", "serve:serve", "Run a server: the API on port 7777, the admin API on port 7778."),
+    Command("init", "init:init", "Write the skeleton of a project: a task, settings, and a README of three commands."),
     Command("config", "config:config", "Print the effective settings and their sources; passwords are masked."),
     Command("version", "config:version", "Print the version."),
 )
