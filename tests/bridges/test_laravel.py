@@ -213,6 +213,20 @@ def test_jobs_are_relayed_with_their_due_times_and_a_killed_relay_repeats_nothin
         assert 3_595_000 < waiting.due_at - time.time() * 1000 <= 3_601_000
 
 
+def test_a_body_that_is_too_large_stays_there(laravel: LaravelQueues, tmp_path: Path) -> None:
+    for n, size in enumerate((1, 5 << 20, 1)):
+        laravel.later("1h" if n else 0, "Job@fire", {"n": n, "text": "x" * size})
+    refused: list[str] = []
+    with duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
+        relay = Relay(laravel, client, refuse=lambda job, _: refused.append(job.id))
+        assert relay.to_duetime("default", Queue("default", "moved"), follow=False) == 2
+        assert client.queue("moved").size() == 2
+    sizes = laravel.sizes("default")
+    assert (len(refused), sizes.total, sizes.delayed) == (1, 1, 1)
+    assert sizes.oldest_due_at is not None
+    assert 3_500_000 < sizes.oldest_due_at - time.time() * 1000 < 3_602_000
+
+
 def test_our_jobs_run_in_php_once(peer: LaravelPeer, laravel: LaravelQueues, tmp_path: Path) -> None:
     with duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
         for n in range(3):

@@ -2,7 +2,9 @@
 
 import base64
 import json
+import signal
 import struct
+import subprocess
 import time
 import zlib
 from pathlib import Path
@@ -15,9 +17,11 @@ from duetime.bridges.delayqueue import DelayQueue
 from duetime.bridges.lmstfy import Lmstfy
 from duetime.bridges.relay import Relay
 from duetime.model.names import Queue
-from tests.e2e.shell import Shell
+from tests.e2e.shell import Shell, program
+from tests.plugins.processes import guard, release
 
 SOON_S = int(time.time()) + 3600
+LARGE = b"x" * (5 << 20)
 
 
 @pytest.fixture
@@ -85,6 +89,59 @@ def test_messages_of_php_delayqueue_keep_topic_id_and_due_time(theirs: redis.Red
         assert client.queue("recall").get("8").body == b'{"n":2}'
     assert theirs.hkeys("dq_job_info") == [b"other:1"]
     dq.close()
+
+
+def test_a_body_that_is_too_large_stays_in_lmstfy(theirs: redis.Redis, redis_url: str, store: str) -> None:
+    names = [f"{n:026}" for n in range(3)]
+    for name, body in zip(names, (b"a", LARGE, b"c"), strict=True):
+        add_lmstfy(theirs, name, body, due_s=SOON_S, tries=4)
+    before = theirs.zrange("timer_set", 0, -1, withscores=True)
+    lmstfy, refused = Lmstfy(redis_url), list[str]()
+    with duetime.connect(store, namespace="shop") as client:
+        relay = Relay(lmstfy, client, refuse=lambda job, reason: refused.append(f"{job.id} {reason}"))
+        assert relay.to_duetime("shop/mail", Queue("shop", "mail"), follow=False) == 2
+        assert client.queue("mail").counts().delayed == 2
+    assert theirs.zrange("timer_set", 0, -1, withscores=True) == before[1:2]
+    assert theirs.keys("j/*") == [f"j/shop/mail/{names[1]}".encode()]
+    assert len(refused) == 1
+    assert refused[0].startswith(names[1])
+    assert "bytes" in refused[0]
+    lmstfy.close()
+
+
+def test_a_body_that_is_too_large_stays_in_php_delayqueue(theirs: redis.Redis, redis_url: str, store: str) -> None:
+    bucket = f"dq_bucket_{zlib.crc32(b'recall') % 2}"
+    theirs.hset("dq_job_info", mapping={"recall:1": LARGE, "recall:2": "{}"})
+    theirs.zadd(bucket, {"recall:1": SOON_S, "recall:2": SOON_S})
+    dq = DelayQueue(redis_url)
+    with duetime.connect(store) as client:
+        assert Relay(dq, client).to_duetime("recall", Queue("default", "recall"), follow=False) == 1
+    assert theirs.zrange(bucket, 0, -1, withscores=True) == [(b"recall:1", SOON_S)]
+    assert theirs.hkeys("dq_job_info") == [b"recall:1"]
+    dq.close()
+
+
+def test_the_command_line_relays_until_it_is_stopped(
+    theirs: redis.Redis, redis_url: str, store: str, shell: Shell
+) -> None:
+    add_lmstfy(theirs, "0" * 25 + "A", b"first")
+    add_lmstfy(theirs, "0" * 25 + "L", LARGE)
+    command = ["bridge", "relay", "lmstfy", "--from", redis_url, "--queue", "shop/mail", "--namespace", "shop"]
+    relay = subprocess.Popen(
+        [*program(), *command], env=shell.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    guard(relay.pid)
+    with duetime.connect(store, namespace="shop") as client:
+        jobs = client.queue("mail").reserve(wait="60s")
+        add_lmstfy(theirs, "0" * 25 + "B", b"second")
+        jobs += client.queue("mail").reserve(wait="60s")
+    relay.send_signal(signal.SIGTERM)
+    out, err = relay.communicate(timeout=60)
+    release(relay.pid)
+    assert [job.body for job in jobs] == [b"first", b"second"]
+    left = "1 are left there, 0 of them reserved; 1 were refused"
+    assert (relay.returncode, out) == (0, f"2 jobs moved from shop/mail to shop/mail; {left}\n")
+    assert f"job {'0' * 25}L was refused and stays in shop/mail: " in err
 
 
 def test_the_command_line_lists_and_drains(theirs: redis.Redis, redis_url: str, store: str, shell: Shell) -> None:

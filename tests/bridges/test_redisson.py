@@ -140,6 +140,21 @@ def test_elements_are_relayed_with_their_due_times_and_once(redis_url: str, tmp_
         assert redisson.sizes("mail").total == 0
 
 
+def test_values_that_are_too_large_stay_there(redis_url: str, tmp_path: Path) -> None:
+    large = "x" * (5 << 20)
+    with Redisson(redis_url) as writer:
+        for value in (large, "small"):
+            writer.delayed_queue("mail").offer(value, "1h")
+            writer.blocking_queue("mail").offer(value)
+    with Redisson(redis_url) as redisson, duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
+        assert Relay(redisson, client).to_duetime("mail", Queue("default", "moved"), follow=False) == 2
+        sizes = redisson.sizes("mail")
+        assert (sizes.ready, sizes.delayed) == (1, 1)
+        assert sizes.oldest_due_at is not None
+        assert 3_500_000 < sizes.oldest_due_at - time.time() * 1000 < 3_601_000
+        assert (redisson.blocking_queue("mail").poll(), redisson.delayed_queue("mail").poll()) == (large, large)
+
+
 def test_our_jobs_are_accepted_once(redisson: Redisson, tmp_path: Path) -> None:
     with duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
         client.queue("mine").push("hello")

@@ -58,14 +58,19 @@ class DelayQueue:
         if not name:
             return None
         fields: Any = self._redis.call("LRANGE", f"{held}:{name}", 0, -1)
-        return HeldBatch(name, [_as_job(*fields[n : n + 3]) for n in range(0, len(fields), 3)])
+        stored = [fields[n : n + 3] for n in range(0, len(fields), 3)]
+        return HeldBatch(name, [_as_job(*one) for one in stored], stored)
 
-    def forget(self, queue: str, batch: HeldBatch) -> None:
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
+        """What is put back waits in the bucket: it becomes ready there when it is due."""
         held = f"{self._prefix}duetime_held:{queue}"
-        self._redis.run("forget", [held, f"{held}:{batch.name}"], [batch.name])
-        if batch.jobs:
-            members = [f"{queue}:{job.id}" for job in batch.jobs]
-            self._redis.call("HDEL", f"{self._prefix}job_info", *members)
+        given = [
+            ("ZADD", self._bucket(queue), int(due_ms) / 1000, member)
+            for due_ms, member, _ in (batch.stored[n] for n in back)
+        ]
+        self._redis.forget(held, f"{held}:{batch.name}", batch.name, given)
+        if moved := [member for n, (_, member, _) in enumerate(batch.stored) if n not in back]:
+            self._redis.call("HDEL", f"{self._prefix}job_info", *moved)
 
     def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         raise InvalidRequest("jobs cannot be relayed to php-delayqueue: its clients work with Duetime's server")

@@ -8,7 +8,7 @@ first that the next `hold` returns, with the same name and jobs.
 
 import hashlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -35,6 +35,8 @@ class HeldBatch(Struct, frozen=True):
 
     name: str
     jobs: Sequence[NewJob]
+    stored: Sequence[Sequence[Any]]
+    """Each job as the batch stores it, with which `forget` can give it back."""
 
 
 class ForeignQueues(Protocol):
@@ -52,8 +54,10 @@ class ForeignQueues(Protocol):
         """A batch that was left behind, else up to `limit` jobs, delayed ones included; None if none is left."""
         ...
 
-    def forget(self, queue: str, batch: HeldBatch) -> None:
-        """Delete a held batch. Does nothing if it is gone."""
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
+        """Delete a held batch, and put those jobs of it back into the queue, with their due times. Does nothing if the
+        batch is gone.
+        """
         ...
 
     def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:

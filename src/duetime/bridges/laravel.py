@@ -176,7 +176,7 @@ class LaravelQueues(ABC):
 
     def _batch(self, queue: str, name: str, held: Sequence[tuple[int, bytes, int]]) -> HeldBatch:
         """`held` are (due time, text, attempts). A text that is no payload is relayed, too: nothing gets lost."""
-        return HeldBatch(name, [self._as_job(queue, name, n, *one) for n, one in enumerate(held)])
+        return HeldBatch(name, [self._as_job(queue, name, n, *one) for n, one in enumerate(held)], held)
 
     @staticmethod
     def _as_job(queue: str, batch: str, number: int, due_at: int, text: bytes, attempts: int) -> NewJob:
@@ -224,7 +224,7 @@ class LaravelQueues(ABC):
     def hold(self, queue: str, limit: int) -> HeldBatch | None: ...
 
     @abstractmethod
-    def forget(self, queue: str, batch: HeldBatch) -> None: ...
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None: ...
 
     @abstractmethod
     def accept_texts(self, queue: str, texts: Sequence[tuple[str, bytes]]) -> None:
@@ -355,8 +355,10 @@ class LaravelRedis(LaravelQueues):
         pairs = [(int(held[n]), held[n + 1]) for n in range(0, len(held), 2)]
         return self._batch(queue, name, [(due_at, text, _attempts(text)) for due_at, text in pairs])
 
-    def forget(self, queue: str, batch: HeldBatch) -> None:
-        self._redis.run("forget", self._keys(queue, "held", f"held:{batch.name}"), [batch.name])
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
+        """What is put back is delayed first; every worker moves what is due to the ready jobs."""
+        given = [("ZADD", self._key(queue, "delayed"), batch.stored[n][0] / 1000, batch.stored[n][1]) for n in back]
+        self._redis.forget(self._key(queue, "held"), self._key(queue, f"held:{batch.name}"), batch.name, given)
 
     def accept_texts(self, queue: str, texts: Sequence[tuple[str, bytes]]) -> None:
         self._redis.run("accept", self._keys(queue, "", "accepted", "notify"), [part for one in texts for part in one])

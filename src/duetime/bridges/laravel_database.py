@@ -271,9 +271,12 @@ class LaravelDatabase(LaravelQueues):
             run.execute(f"DELETE FROM {self._table} WHERE id = %s", [row_id])
         return name
 
-    def forget(self, queue: str, batch: HeldBatch) -> None:
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
         with self._transaction() as run:
-            run.execute("DELETE FROM duetime_held WHERE batch = %s AND queue = %s", [batch.name, queue])
+            run.write_lock()
+            if run.execute("DELETE FROM duetime_held WHERE batch = %s AND queue = %s", [batch.name, queue]):
+                for due_at, text, attempts in (batch.stored[n] for n in back):
+                    self._insert(run, queue, text, run.now(), due_at // 1000, attempts)
 
     def accept_texts(self, queue: str, texts: Sequence[tuple[str, bytes]]) -> None:
         self._make_own_tables()

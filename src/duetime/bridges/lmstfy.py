@@ -77,13 +77,20 @@ class Lmstfy:
         if not batch:
             return None
         fields: Any = self._redis.call("LRANGE", f"{held}/{batch}", 0, -1)
-        return HeldBatch(batch, [_as_job(*fields[n : n + 5]) for n in range(0, len(fields), 5)])
+        stored = [fields[n : n + 5] for n in range(0, len(fields), 5)]
+        return HeldBatch(batch, [_as_job(*one) for one in stored], stored)
 
-    def forget(self, queue: str, batch: HeldBatch) -> None:
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
+        """What is put back goes to the timer: it becomes ready there when it is due."""
         space, name = split(queue)
-        bodies = [f"j/{space}/{name}/{job.attributes['lmstfy.id']}" for job in batch.jobs]
-        held = f"duetime_held/{queue}"
-        self._redis.run("forget", [held, f"{held}/{batch.name}"], [batch.name])
+        held, given = f"duetime_held/{queue}", list[tuple[Any, ...]]()
+        for due_ms, tries, job_id, *_ in (batch.stored[n] for n in back):
+            entry = _timer_prefix(queue) + struct.pack(f"<HH{len(job_id)}s", int(tries), len(job_id), job_id)
+            given.append(("ZADD", TIMER, int(due_ms) / 1000, entry))
+        self._redis.forget(held, f"{held}/{batch.name}", batch.name, given)
+        bodies = [
+            f"j/{space}/{name}/{job.attributes['lmstfy.id']}" for n, job in enumerate(batch.jobs) if n not in back
+        ]
         if bodies:
             self._redis.call("DEL", *bodies)
 
@@ -95,8 +102,7 @@ class Lmstfy:
 
     def _timer_entries(self, queue: str) -> Any:
         """(entry, due second) of one queue. The zset is shared by all queues, so all of it is scanned, in steps."""
-        space, name = (part.encode() for part in split(queue))
-        prefix = struct.pack(f"<H{len(space)}sH{len(name)}s", len(space), space, len(name), name)
+        prefix = _timer_prefix(queue)
         cursor: Any = 0
         while True:
             cursor, found = self._redis.call("ZSCAN", TIMER, cursor, "COUNT", SCAN_STEP)
@@ -112,6 +118,12 @@ def split(queue: str) -> tuple[str, str]:
     if not slash or not space or not name:
         raise InvalidRequest(f"lmstfy queue must be written namespace/queue, got {queue!r}")
     return space, name
+
+
+def _timer_prefix(queue: str) -> bytes:
+    """The beginning of each entry of this queue in the timer."""
+    space, name = (part.encode() for part in split(queue))
+    return struct.pack(f"<H{len(space)}sH{len(name)}s", len(space), space, len(name), name)
 
 
 def _pairs(found: Any) -> Any:

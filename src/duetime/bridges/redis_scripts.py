@@ -47,6 +47,13 @@ class ForeignRedis:
             self._scripts[script] = self._redis.register_script(text)
         return self._guard(lambda: self._scripts[script](keys=keys, args=arguments))
 
+    def forget(self, held: str, batch: str, name: str, back: Sequence[Sequence[Any]]) -> None:
+        """Delete a held batch and, in the same step, put jobs back: ("ZADD", key, score, job) or ("RPUSH", key, "",
+        job) each.
+        """
+        keys = [held, batch, *(key for _, key, *_ in back)]
+        self.run("forget", keys, [name, *(part for verb, _, *rest in back for part in (verb, *rest))])
+
     def call(self, *command: Any) -> Any:
         """One command, as redis-py answers it."""
         return self._guard(lambda: self._redis.execute_command(*command))

@@ -192,11 +192,16 @@ class Redisson:
             return None
         held: Any = self.redis.call("LRANGE", keys.batch(name), 0, -1)
         triples = [(int(held[n]), held[n + 1], held[n + 2]) for n in range(0, len(held), 3)]
-        return HeldBatch(name, [_as_job(queue, name, n, *one) for n, one in enumerate(triples)])
+        return HeldBatch(name, [_as_job(queue, name, n, *one) for n, one in enumerate(triples)], triples)
 
-    def forget(self, queue: str, batch: HeldBatch) -> None:
-        keys = self.keys(queue)
-        self.redis.run("forget", [keys.held, keys.batch(batch.name)], [batch.name])
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
+        keys, given = self.keys(queue), list[tuple[Any, ...]]()
+        for due_at, kind, stored in (batch.stored[n] for n in back):
+            if kind == b"value":
+                given.append(("RPUSH", keys.values, "", stored))
+            else:
+                given += [("ZADD", keys.timeouts, due_at, stored), ("RPUSH", keys.elements, "", stored)]
+        self.redis.forget(keys.held, keys.batch(batch.name), batch.name, given)
 
     def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         """Bodies go to the destination as they are."""

@@ -7,13 +7,13 @@ finished meanwhile. Ours to theirs: a job is leased here, accepted there under i
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from duetime.bridges.foreign import ForeignQueues, HeldBatch
+from duetime.bridges.foreign import ForeignQueues
 from duetime.client import Client, calls
 from duetime.model.backoff import Outage
-from duetime.model.errors import LeaseLost, StoreUnavailable
-from duetime.model.job import DAY_MS, IfExists
+from duetime.model.errors import InvalidRequest, LeaseLost, StoreUnavailable
+from duetime.model.job import DAY_MS, IfExists, NewJob
 from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Mark
 
@@ -27,7 +27,9 @@ Report = Callable[[int], None]
 
 
 class Relay:
-    """`report` is called with the number of jobs that were moved. `stop` is asked before each batch."""
+    """`report` is called with the number of jobs that were moved, `refuse` with each job that Duetime refuses (its body
+    is too large, for example) and the reason. Such a job stays in the other system. `stop` is asked before each batch.
+    """
 
     def __init__(
         self,
@@ -35,9 +37,12 @@ class Relay:
         client: Client,
         *,
         report: Report = lambda _: None,
+        refuse: Callable[[NewJob, str], None] = lambda _, __: None,
         stop: Callable[[], bool] = bool,
     ) -> None:
         self._foreign, self._client, self._report, self._stop = foreign, client, report, stop
+        self._refuse = refuse
+        self._refused: set[bytes] = set()
 
     def to_duetime(self, theirs: str, ours: Queue, *, follow: bool) -> int:
         """Move everything that waits there, delayed jobs with their due times. `follow` goes on with new jobs until
@@ -71,16 +76,42 @@ class Relay:
         return moved
 
     def _fetch(self, theirs: str, ours: Queue) -> int:
-        batch = self._foreign.hold(theirs, BATCH)
+        check_queue(ours.namespace, ours.name)
+        # More than the jobs that were refused before, so that these do not fill every batch.
+        batch = self._foreign.hold(theirs, BATCH + len(self._refused))
         if batch is None:
             return 0
-        check_queue(ours.namespace, ours.name)
-        for part in _parts(batch):
-            digest = hashlib.sha256("\n".join(job.id for job in part.jobs).encode()).digest()
-            mark = Mark(f"relay-{self._foreign.system}-{part.name}", digest, MARK_LIFE_MS)
-            self._client.send(calls.push(ours, part.jobs, IfExists.KEEP, mark))
-        self._foreign.forget(theirs, batch)
-        return len(batch.jobs)
+        back: list[int] = []
+        first = 0
+        for number, part in enumerate(calls.chunks(batch.jobs)):
+            try:
+                self._push(ours, f"{batch.name}.{number}", part)
+            except InvalidRequest:
+                back += self._push_each(ours, f"{batch.name}.{number}", part, first)
+            first += len(part)
+        self._foreign.forget(theirs, batch, back)
+        return len(batch.jobs) - len(back)
+
+    def _push(self, ours: Queue, name: str, jobs: Sequence[NewJob]) -> None:
+        """All or none, and once for each name."""
+        digest = hashlib.sha256("\n".join(job.id for job in jobs).encode()).digest()
+        mark = Mark(f"relay-{self._foreign.system}-{name}", digest, MARK_LIFE_MS)
+        self._client.send(calls.push(ours, jobs, IfExists.KEEP, mark))
+
+    def _push_each(self, ours: Queue, name: str, jobs: Sequence[NewJob], first: int) -> list[int]:
+        """Returns the places in the batch of those that were refused."""
+        refused: list[int] = []
+        for place, job in enumerate(jobs, first):
+            try:
+                self._push(ours, f"{name}.{place}", [job])
+            except InvalidRequest as error:
+                refused.append(place)
+                # By its body: a job without an id of its own gets another one in each batch.
+                body = hashlib.sha256(job.body).digest()
+                if body not in self._refused:
+                    self._refused.add(body)
+                    self._refuse(job, error.message)
+        return refused
 
     def _send(self, ours: Queue, theirs: str) -> int:
         leased = self._client.queue(ours.name).reserve(limit=BATCH, ttr=LEASE_S, wait=IDLE_S)
@@ -91,8 +122,3 @@ class Relay:
             if isinstance(answer, Exception) and not isinstance(answer, LeaseLost):
                 raise answer
         return len(leased)
-
-
-def _parts(batch: HeldBatch) -> list[HeldBatch]:
-    """Pushes of at most 4 MiB, the same each time the batch is read."""
-    return [HeldBatch(f"{batch.name}.{number}", jobs) for number, jobs in enumerate(calls.chunks(batch.jobs))]

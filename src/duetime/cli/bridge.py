@@ -17,6 +17,7 @@ from duetime.cli.progress import show_progress
 from duetime.model.clock import duration_ms
 from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.humanise import span
+from duetime.model.job import NewJob
 from duetime.model.names import Queue, check_queue
 
 
@@ -172,8 +173,8 @@ def relay(
     """Move jobs continuously from another system to Duetime, or back.
 
     A job is removed there only after it was accepted here. A relay that is killed loses nothing, and repeats nothing:
-    the next one finds the jobs that were on their way. Delayed jobs come at once and keep their due times. Stop it with
-    Ctrl-C.
+    the next one finds the jobs that were on their way. Delayed jobs come at once and keep their due times. A job that
+    Duetime refuses (its body is too large, for example) is named and stays there. Stop it with Ctrl-C.
 
     Examples:
         duetime bridge relay laravel --from redis://localhost --prefix laravel_database_ --queue default --to mail
@@ -215,13 +216,19 @@ def _move(place: ForeignPlace, direction: Direction, target: Target, *, follow: 
     if back and place.system not in (System.LARAVEL, System.REDISSON):
         raise InvalidRequest(f"jobs cannot be relayed to {place.system}: its clients work with Duetime's server")
     ours = direction.ours(target.space)
+    refused: list[str] = []
+
+    def refuse(job: NewJob, reason: str) -> None:
+        refused.append(job.id)
+        typer.echo(f"job {job.id} was refused and stays in {direction.queue}: {reason}", err=True)
+
     with (
         place.opened() as foreign,
         target.connect() as client,
         _interrupts() as stopped,
         show_progress("relaying", as_json=target.json, unit="jobs") as progress,
     ):
-        moving = Relay(foreign, client, report=progress.advance_to, stop=stopped)
+        moving = Relay(foreign, client, report=progress.advance_to, refuse=refuse, stop=stopped)
         try:
             if back:
                 moved = moving.from_duetime(ours, direction.queue, follow=follow)
@@ -235,7 +242,11 @@ def _move(place: ForeignPlace, direction: Direction, target: Target, *, follow: 
     text = f"{moved:,} jobs moved from {names[0]} to {names[1]}"
     if not back and left.total:
         text += f"; {left.total:,} are left there, {left.reserved:,} of them reserved"
-    target.answer.show({"moved": moved, "from": names[0], "to": names[1], "left": _document(left)}, text)
+    if refused:
+        text += f"; {len(refused):,} were refused"
+    target.answer.show(
+        {"moved": moved, "from": names[0], "to": names[1], "left": _document(left), "refused": refused}, text
+    )
     return left
 
 
