@@ -11,7 +11,7 @@ import pytest
 
 from duetime.engine.engine import Engine
 from duetime.engine.reaper import Reaper
-from duetime.engine.waiting import QueueWaiters, Waiter
+from duetime.engine.waiters import QueueWaiters, Waiter
 from tests.plugins.scale import read_scale
 from tests.simulation.world import World, live
 

@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from duetime.engine.wheel import SHARES, turns
+from duetime.engine.priority_rotation import SHARES, turns
 from duetime.model.backoff import Exponential
 from duetime.model.job import Priority
 

@@ -49,7 +49,7 @@ from duetime.engine.requests import (
     ReserveRequest,
     ResultsRequest,
 )
-from duetime.engine.wheel import Wheel
+from duetime.engine.priority_rotation import Wheel
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, Moved
 from duetime.model.names import Queue
@@ -58,7 +58,7 @@ from duetime.stores.finishes import Finished, KeptResult
 
 if TYPE_CHECKING:
     from duetime.engine.result_waiting import ResultWaiting
-    from duetime.engine.waiting import WaitingRoom
+    from duetime.engine.waiters import WaitingRoom
 
 log = logging.getLogger("duetime.engine")
 

@@ -40,7 +40,7 @@ from duetime.engine.requests import (
     finish_weight,
 )
 from duetime.engine.result_waiting import ResultWaiting
-from duetime.engine.waiting import Waiter, WaitingRoom, Wants
+from duetime.engine.waiters import Waiter, WaitingRoom, Wants
 from duetime.engine.wake_listener import WakeListener
 from duetime.model.backoff import OUTAGE, chance
 from duetime.model.errors import DuetimeError, InvalidRequest, LeaseLost, StoreUnavailable, done_in_part

@@ -5,7 +5,7 @@ import asyncio
 from duetime.engine.duties import Duty
 from duetime.engine.reaper import Reaper
 from duetime.engine.result_waiting import ResultWaiting
-from duetime.engine.waiting import WaitingRoom
+from duetime.engine.waiters import WaitingRoom
 from duetime.model.backoff import OUTAGE
 from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.stores.base import Store

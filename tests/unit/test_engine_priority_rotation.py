@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from duetime.engine import Engine
-from duetime.engine.wheel import Wheel, turns
+from duetime.engine.priority_rotation import Wheel, turns
 from duetime.model.errors import StoreUnavailable
 from duetime.model.job import Priority
 from duetime.stores.base import RulesChange
