@@ -239,7 +239,7 @@ def test_a_consumer_whose_wait_ends_in_an_outage_is_told(news: bool) -> None:
             await asyncio.sleep(1)
             store.down()
             if news:
-                engine._room.notice(QUEUE, 0)
+                engine._waiters.on_job_available(QUEUE, 0)
             with pytest.raises(StoreUnavailable):
                 await consumer
             assert watch.ms == 4999
@@ -253,7 +253,7 @@ async def test_a_consumer_whose_wait_ends_after_an_outage_comes_back_empty() -> 
     async with Engine(store) as engine:
         consumer = await waiting(engine, wait_ms=10_000)
         store.down()
-        engine._room.notice(QUEUE, 0)
+        engine._waiters.on_job_available(QUEUE, 0)
         await asyncio.sleep(2)
         store.heal()
         assert await consumer == []

@@ -69,11 +69,11 @@ def test_it_notices_leases_that_nobody_gives_back(monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_notices_a_timer_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_at_once(line: QueueWaiters, seconds: float) -> None:
-        if line._next_at is not None and seconds <= 0:
-            line.signal()
+    def only_if_due(queue: QueueWaiters, seconds: float) -> None:
+        if queue._next_at is not None and seconds <= 0:
+            queue.signal()
 
-    monkeypatch.setattr(QueueWaiters, "_set_timer", only_at_once)
+    monkeypatch.setattr(QueueWaiters, "_set_timer", only_if_due)
     assert "nobody told the consumer" in complaints_of(range(0, 20, 4))
 
 
@@ -88,16 +88,16 @@ def test_it_notices_queues_whose_empty_calls_set_off_each_other(monkeypatch: pyt
     missed: dict[Waiter, set[QueueWaiters]] = {}
     choose = QueueWaiters._next_waiters
 
-    def remember_the_busy(line: QueueWaiters) -> list[Waiter]:
-        for waiter in line.parked:
+    def remember_the_busy(queue: QueueWaiters) -> list[Waiter]:
+        for waiter in queue.parked:
             if waiter.busy:
-                missed.setdefault(waiter, set()).add(line)
-        return choose(line)
+                missed.setdefault(waiter, set()).add(queue)
+        return choose(queue)
 
     def signal_all_that_were_missed(waiter: Waiter) -> None:
         waiter.busy = False
-        for line in [line for line in waiter.lines if line in missed.get(waiter, ())]:
-            line.signal()
+        for queue in [queue for queue in waiter.lists if queue in missed.get(waiter, ())]:
+            queue.signal()
         missed.pop(waiter, None)
 
     monkeypatch.setattr(QueueWaiters, "_next_waiters", remember_the_busy)
@@ -106,5 +106,5 @@ def test_it_notices_queues_whose_empty_calls_set_off_each_other(monkeypatch: pyt
 
 
 def test_it_notices_a_queue_that_freed_consumers_are_not_offered_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(QueueWaiters, "offer", lambda line: None)
+    monkeypatch.setattr(QueueWaiters, "on_waiter_free", lambda queue: None)
     assert "nobody told the consumer" in complaints_of(range(64, 128, 2))

@@ -19,7 +19,7 @@ import random
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from duetime.engine import Engine, batcher, waiting
+from duetime.engine import Engine, batcher, waiters
 from duetime.engine import engine as engine_module
 from duetime.model.errors import JobExists, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob, Priority
@@ -458,11 +458,11 @@ def live(seed: int) -> World:
     world = World(seed)
     log = logging.getLogger("duetime.engine")
     state, heavy = random.getstate(), batcher.HEAVY_JOBS
-    check_every_s, many = waiting.CHECK_EVERY_S, engine_module.MANY_QUEUES
+    check_every_s, many = waiters.CHECK_EVERY_S, engine_module.MANY_QUEUES
     random.seed(seed)
     log.addHandler(world.could_not_give_back)
     if world.calm:
-        waiting.CHECK_EVERY_S = 1e6
+        waiters.CHECK_EVERY_S = 1e6
     if seed % 5 == 0:
         batcher.HEAVY_JOBS = 1  # even these small calls take turns
     if seed % 3 == 0:
@@ -470,7 +470,7 @@ def live(seed: int) -> World:
     try:
         run_virtual(world.live(), seed=seed)
     finally:
-        waiting.CHECK_EVERY_S, engine_module.MANY_QUEUES, batcher.HEAVY_JOBS = check_every_s, many, heavy
+        waiters.CHECK_EVERY_S, engine_module.MANY_QUEUES, batcher.HEAVY_JOBS = check_every_s, many, heavy
         log.removeHandler(world.could_not_give_back)
         random.setstate(state)
     return world

@@ -71,7 +71,7 @@ async def run(scenario: Scenario, *, steps: int, limit: int, latency_s: float) -
         await asyncio.wait([consumer, neighbour])
         await asyncio.sleep(0.2)
         await check_leases(store, [] if consumer.cancelled() else consumer.result(), neighbour.result())
-        assert (engine._room.parked, engine._room._lines) == (0, {})
+        assert (engine.parked, engine._waiters._lists) == (0, {})
         assert await store.check() == []
     return not consumer.cancelled()
 
@@ -117,13 +117,13 @@ def test_five_thousand_consumers_that_are_cancelled_leave_nothing() -> None:
         async with Engine(store) as engine:
             consumers = [asyncio.create_task(engine.reserve([QUEUE, OTHER], wait_ms=LONG_MS)) for _ in range(5000)]
             await settle()
-            assert engine._room.parked == 5000
+            assert engine.parked == 5000
             await push(engine, "a", "b")
             for consumer in consumers:
                 consumer.cancel()
             await asyncio.wait(consumers)
             await settle()
-            assert engine._room._lines == {}
+            assert engine._waiters._lists == {}
             assert engine._batcher.lanes[ReserveRequest]._inboxes == {}
             [counted] = await store.counts([QUEUE])
             assert counted.leased == sum(not consumer.cancelled() for consumer in consumers)

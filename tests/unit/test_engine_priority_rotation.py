@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from duetime.engine import Engine
-from duetime.engine.priority_rotation import Wheel, turns
+from duetime.engine.priority_rotation import PriorityRotation, spread
 from duetime.model.errors import StoreUnavailable
 from duetime.model.job import Priority
 from duetime.stores.base import RulesChange
@@ -16,33 +16,33 @@ from tests.simulation.virtual_loop import run_virtual, virtual_time
 
 
 def test_the_turns_of_a_round_are_spread_evenly() -> None:
-    assert turns((5, 3, 2)) == (0, 1, 2, 0, 0, 1, 0, 2, 1, 0)
-    assert turns((1, 1, 1)) == (0, 1, 2)
-    assert turns((1, 0, 0)) == (0,)
+    assert spread((5, 3, 2)) == (0, 1, 2, 0, 0, 1, 0, 2, 1, 0)
+    assert spread((1, 1, 1)) == (0, 1, 2)
+    assert spread((1, 0, 0)) == (0,)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 10, 13, 499, 500])
 def test_any_way_of_taking_turns_comes_to_the_same_shares(step: int) -> None:
-    wheel = Wheel()
-    taken = [wheel.take(step) for _ in range(10)]
+    rotation = PriorityRotation()
+    taken = [rotation.next_turns(step) for _ in range(10)]
     assert [sum(one) for one in taken] == [step] * 10
     assert [sum(counts) for counts in zip(*taken, strict=True)] == [5 * step, 3 * step, 2 * step]
 
 
 def test_turns_that_brought_nothing_come_again() -> None:
-    wheel = Wheel()
-    first = wheel.take(7)
-    wheel.put_back(7)
-    assert wheel.take(7) == first
+    rotation = PriorityRotation()
+    first = rotation.next_turns(7)
+    rotation.return_turns(7)
+    assert rotation.next_turns(7) == first
 
 
 def test_a_part_that_brought_nothing_comes_again() -> None:
-    wheel, straight = Wheel(), Wheel()
-    wheel.take(500)
-    wheel.put_back(497)
-    straight.take(3)
-    assert wheel.take(10) == straight.take(10)
-    assert wheel.take(4) == straight.take(4)
+    rotation, straight = PriorityRotation(), PriorityRotation()
+    rotation.next_turns(500)
+    rotation.return_turns(497)
+    straight.next_turns(3)
+    assert rotation.next_turns(10) == straight.next_turns(10)
+    assert rotation.next_turns(4) == straight.next_turns(4)
 
 
 # --- through the engine

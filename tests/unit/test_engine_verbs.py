@@ -284,11 +284,11 @@ async def test_configure_changes_and_answers_the_rules() -> None:
 
 
 @virtual_time
-async def test_wheels_of_many_queues_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rotations_of_many_queues_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duetime.engine.batcher.MAX_QUEUES", 10)
     async with Engine(given_store()) as engine:
         for number in range(25):
             queue = QUEUE._replace(name=f"q{number}")
             await push(engine, "a", queue=queue, priority=Priority.LOW)
             assert ids(await engine.reserve([queue])) == ["a"]
-        assert len(engine._batcher._wheels) <= 10
+        assert len(engine._batcher._rotations) <= 10

@@ -269,14 +269,14 @@ async def test_calls_and_their_answers_leave_nothing(
         before = set(client.scan_iter("*"))
         for number in range(20):
             job = NewJob(f"call-{number}", b"question")
-            answers = await request_reply.ask(engine, QUEUE, job, IfExists.KEEP)
+            answers = await request_reply.begin_call(engine, QUEUE, job, IfExists.KEEP)
             [asked] = await engine.reserve([QUEUE])
             await engine.push(answers, [NewJob("answer", b"answer", ttl_ms=60_000)])
             await engine.ack([asked.lease])
             [answer] = await engine.reserve([answers])
             # A native call purges its queue. One of the lmstfy API does not, so that is left to the reaper.
             if number % 2:
-                await request_reply.settle(engine, answer, is_received=True)
+                await request_reply.end_call(engine, answer, is_received=True)
             else:
                 await engine.ack([answer.lease])
         clock.advance(f"{IDLE_MS + 1000}ms")  # borns rise by one with each call, as the clock stands still

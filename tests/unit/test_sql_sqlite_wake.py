@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from duetime.engine import Engine, waiting
+from duetime.engine import Engine, waiters
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Push
@@ -24,7 +24,7 @@ LONG_S = 600.0
 async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteStore]:
     """Nothing but the looks while somebody waits makes it hear of other processes."""
     monkeypatch.setattr(wake_module, "IDLE_POLL_S", LONG_S)
-    monkeypatch.setattr(waiting, "CHECK_EVERY_S", LONG_S)
+    monkeypatch.setattr(waiters, "CHECK_EVERY_S", LONG_S)
     opened = await SqliteStore.open(tmp_path / "jobs.db")
     yield opened
     await opened.close()

@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from duetime.engine.priority_rotation import SHARES, turns
+from duetime.engine.priority_rotation import TURNS
 from duetime.model.backoff import Exponential
 from duetime.model.job import Priority
 
@@ -38,7 +38,6 @@ class Slots:
         self.used = 0
         self._is_shared = False
         self._held = Counter[str]()
-        self._turns = turns(SHARES)
         self._at = 0
         self._lines: dict[Priority, Line] = {one: OrderedDict() for one in Priority}
 
@@ -93,7 +92,7 @@ class Slots:
                 line[namespace] = waiters  # at the end: the others of this priority come first
             if granted.done():
                 continue
-            self._at = (turn + 1) % len(self._turns)
+            self._at = (turn + 1) % len(TURNS)
             # While others can be served, too, each gets one slot; the last one gets as many as are free.
             count = 1 if self._next() is not None else min(wanted, self.free(namespace))
             self.used += count
@@ -102,9 +101,9 @@ class Slots:
 
     def _next(self) -> tuple[int, Line, str] | None:
         """The turn, line and namespace that are served next; None if nobody waits who may have a slot now."""
-        for step in range(len(self._turns)):
-            turn = (self._at + step) % len(self._turns)
-            line = self._lines[list(Priority)[self._turns[turn]]]
+        for step in range(len(TURNS)):
+            turn = (self._at + step) % len(TURNS)
+            line = self._lines[list(Priority)[TURNS[turn]]]
             for namespace in line:  # at most two namespaces have their half
                 if self.free(namespace) > 0:
                     return turn, line, namespace

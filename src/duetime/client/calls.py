@@ -635,10 +635,10 @@ def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExis
     async def run(engine: "Engine") -> Answered:
         from duetime.engine import request_reply  # noqa: PLC0415 (calls to a server need no engine)
 
-        answers = await request_reply.ask(engine, queue, job, if_exists)
+        answers = await request_reply.begin_call(engine, queue, job, if_exists)
         found = await engine.reserve([answers], wait_ms=wait_ms)
         delivery = request_reply.answer_of(answers, found)
-        await request_reply.settle(engine, delivery, is_received=True)
+        await request_reply.end_call(engine, delivery, is_received=True)
         return Answered(job.id, delivery.body, delivery.attributes)
 
     def request() -> Request:

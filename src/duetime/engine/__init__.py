@@ -1,4 +1,4 @@
-"""The rules on top of a store: what every door calls."""
+"""The rules on top of a store: called by every protocol and the SDK."""
 
 from duetime.engine.engine import Engine
 

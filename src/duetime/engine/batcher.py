@@ -29,11 +29,11 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
-from copy import copy
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from duetime.engine.priority_rotation import PriorityRotation
 from duetime.engine.reaper import LONGEST_REST_S, Reaper
 from duetime.engine.recorder import Recorders, Step, is_coroutine
 from duetime.engine.requests import (
@@ -49,16 +49,12 @@ from duetime.engine.requests import (
     ReserveRequest,
     ResultsRequest,
 )
-from duetime.engine.priority_rotation import Wheel
-from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.engine.waiters import ResultWaiters, Waiters
+from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable, own_copy
 from duetime.model.job import Delivery, Moved
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, BlockingOneJob, OneJob, Push, Pushed, Reply, Reserved, Send, Store, pushed_parts
 from duetime.stores.finishes import Finished, KeptResult
-
-if TYPE_CHECKING:
-    from duetime.engine.result_waiting import ResultWaiting
-    from duetime.engine.waiters import WaitingRoom
 
 log = logging.getLogger("duetime.engine")
 
@@ -89,6 +85,7 @@ SharedCall = Callable[[Queue, Sequence[Asked]], Awaitable[Sequence[Answer | Duet
 Flushed = Callable[[], asyncio.Future[Any] | None]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task; the engine waits for its end and sees its errors."""
+GiveBack = Callable[[Sequence[Delivery]], None]
 
 
 Submission = tuple[Asked, int, Reply[Answer]]
@@ -438,15 +435,15 @@ class PushVerb(Verb[PushRequest]):
 
 
 class ReserveStep(Step):
-    """`groups`: (ttr_ms, limits of the requests) for each ask. `since`: the room's `news` before the call."""
+    """`groups`: (ttr_ms, limits of the requests) for each ask. `version`: that of the waiters before the call."""
 
-    __slots__ = ("groups", "since")
+    __slots__ = ("groups", "version")
 
     def __init__(
-        self, queue: Queue, asks: Sequence[Ask], callers: int, groups: Sequence[tuple[int, list[int]]], since: int
+        self, queue: Queue, asks: Sequence[Ask], callers: int, groups: Sequence[tuple[int, list[int]]], version: int
     ) -> None:
         super().__init__("reserve", queue, asks, callers)
-        self.groups, self.since = groups, since
+        self.groups, self.version = groups, version
 
 
 class ReserveVerb(Verb[ReserveRequest]):
@@ -459,9 +456,9 @@ class ReserveVerb(Verb[ReserveRequest]):
                 groups[-1][1].append(request.limit)
             else:
                 groups.append((request.ttr_ms, [request.limit]))
-        take = self.batcher.wheel(queue).take
-        asks = [Ask(sum(limits), ttr_ms, take(sum(limits))) for ttr_ms, limits in groups]
-        return ReserveStep(queue, asks, len(requests), groups, self.batcher.room.news)
+        next_turns = self.batcher.rotation(queue).next_turns
+        asks = [Ask(sum(limits), ttr_ms, next_turns(sum(limits))) for ttr_ms, limits in groups]
+        return ReserveStep(queue, asks, len(requests), groups, self.batcher.waiters.version)
 
     def jobs(self, step: Step) -> int:
         return sum([ask.limit for ask in step.asked])
@@ -478,7 +475,7 @@ class ReserveVerb(Verb[ReserveRequest]):
 
     def answers(self, step: Step, requests: Sequence[ReserveRequest], outcome: Reserved) -> Sequence[list[Delivery]]:
         assert isinstance(step, ReserveStep)
-        self.batcher.room.learn(step.queue, outcome, since=step.since)
+        self.batcher.waiters.on_reserve_result(step.queue, outcome, step.version)
         unused, shares = 0, list[list[Delivery]]()
         for ask, (_, limits), deliveries in zip(step.asked, step.groups, outcome.deliveries, strict=True):
             if deliveries:
@@ -488,11 +485,11 @@ class ReserveVerb(Verb[ReserveRequest]):
             for limit in limits:
                 shares.append(list(deliveries[at : at + limit]))
                 at += limit
-        self.batcher.wheel(step.queue).put_back(unused)
+        self.batcher.rotation(step.queue).return_turns(unused)
         return shares
 
     def failed(self, step: Step) -> None:
-        self.batcher.wheel(step.queue).put_back(self.jobs(step))
+        self.batcher.rotation(step.queue).return_turns(self.jobs(step))
 
 
 class AckVerb(Verb[AckRequest]):
@@ -524,7 +521,7 @@ class FinishVerb(Verb[FinishRequest]):
         done = [(one, answer) for one, answer in zip(step.asked, outcome, strict=True) if isinstance(answer, Finished)]
         self.batcher.moved(step.queue, [moved for _, answer in done for moved in answer.then])
         if kept := [one.lease.id for one, _ in done if one.keeps_result]:
-            self.batcher.results.notice(step.queue, kept)
+            self.batcher.results.on_results_kept(step.queue, kept)
         return _split(outcome, [request.finishes for request in requests])
 
 
@@ -583,14 +580,14 @@ class StepReply:
     def set_result(self, answer: Any, /) -> None:
         recorded = self._recorders.after(self._step, self._verb.outcome(answer))
         if is_coroutine(recorded):
-            self._verb.batcher.room.replies.spawn(self._answer_later(recorded))
+            self._verb.batcher.replies.spawn(self._answer_later(recorded))
         else:
             self._answer(recorded)
 
     def set_exception(self, error: Exception, /) -> None:
         recorded = self._recorders.after(self._step, error)
         if is_coroutine(recorded):
-            self._verb.batcher.room.replies.spawn(self._fail_later(recorded, error))
+            self._verb.batcher.replies.spawn(self._fail_later(recorded, error))
         else:
             self._fail(error)
 
@@ -622,15 +619,21 @@ class StepReply:
 
 
 class Batcher:
-    """Makes the store calls of all verbs that can be grouped."""
+    """Makes the store calls of all verbs that can be grouped.
+
+    It creates `waiters` and `results`, which make their store calls through it. `give_back` gets deliveries whose
+    consumer has gone.
+    """
 
     def __init__(
-        self, store: Store, recorders: Recorders, *, room: "WaitingRoom", results: "ResultWaiting", reaper: Reaper
+        self, store: Store, recorders: Recorders, *, spawn: Spawn, reaper: Reaper, give_back: GiveBack
     ) -> None:
-        self.store, self.recorders = store, recorders
-        self.room, self.results, self.reaper = room, results, reaper
+        self.store, self.recorders, self.reaper = store, recorders, reaper
+        self.replies = ReplyScheduler(spawn)
+        self.waiters = Waiters(store, self.submit, give_back)
+        self.results = ResultWaiters(lambda queue, ids: self.run(ResultsRequest(queue, ids)))
         self._heavy = asyncio.Semaphore(HEAVY_CALLS)
-        self._wheels: dict[Queue, Wheel] = {}
+        self._rotations: dict[Queue, PriorityRotation] = {}
         verbs: dict[type[Request[Any]], Verb[Any]] = {
             PushRequest: PushVerb(self),
             ReserveRequest: ReserveVerb(self),
@@ -678,10 +681,10 @@ class Batcher:
         is_read = kind in (ReserveRequest, ResultsRequest)
         return Lane(
             call,
-            self.room.replies,
+            self.replies,
             max_weight=kind.max_weight,
             start=start if one_job else None,
-            orphan=self.room.give_back if kind is ReserveRequest else None,
+            orphan=self.waiters.give_back if kind is ReserveRequest else None,
             flushed=None if is_read else recorders.flushed,
         )
 
@@ -728,15 +731,15 @@ class Batcher:
     def moved(self, queue: Queue, answers: Sequence[object]) -> None:
         """This process put jobs into waiting: its own consumers need no wake from the store."""
         if due := [answer.due_at for answer in answers if isinstance(answer, Moved) and answer.due_at]:
-            self.room.notice(queue, min(due))
+            self.waiters.on_job_available(queue, min(due))
 
-    def wheel(self, queue: Queue) -> Wheel:
-        wheel = self._wheels.get(queue)
-        if wheel is None:
-            if len(self._wheels) >= MAX_QUEUES:
-                self._wheels.clear()
-            wheel = self._wheels[queue] = Wheel()
-        return wheel
+    def rotation(self, queue: Queue) -> PriorityRotation:
+        rotation = self._rotations.get(queue)
+        if rotation is None:
+            if len(self._rotations) >= MAX_QUEUES:
+                self._rotations.clear()
+            rotation = self._rotations[queue] = PriorityRotation()
+        return rotation
 
 
 # --- blocking callers
@@ -747,7 +750,7 @@ class BlockingCalls:
 
     def __init__(self, batcher: Batcher) -> None:
         """Called in the engine's event loop."""
-        self._batcher, self._room = batcher, batcher.room
+        self._batcher, self._waiters = batcher, batcher.waiters
         self._loop = asyncio.get_running_loop()
         self._one_job = batcher.store.one_job.blocking() if batcher.store.one_job else None
         self._in_use = threading.Lock()
@@ -787,7 +790,7 @@ class BlockingCalls:
         answer = one_job.push(queue, push)
         if isinstance(answer, DuetimeError):
             raise answer
-        if answer and self._room.has_line(queue):
+        if answer and self._waiters.has_waiters(queue):
             self._loop.call_soon_threadsafe(self._batcher.moved, queue, answer.jobs)
         return answer
 
@@ -798,17 +801,17 @@ class BlockingCalls:
         of: T,
         ttr_ms: int,
     ) -> list[Delivery] | None:
-        if ttr_ms < LEAST_TTR_MS or self._room.has_line(queue):
+        if ttr_ms < LEAST_TTR_MS or self._waiters.has_waiters(queue):
             return None
-        # Another thread may turn the wheel in the same instant; then one turn of it is lost, which is no harm.
-        wheel = self._batcher.wheel(queue)
-        reserved = reserve(of, Ask(1, ttr_ms, wheel.take(1)), self._give_back)
+        # Another thread may use the rotation in the same instant; then one turn is lost, which does no harm.
+        rotation = self._batcher.rotation(queue)
+        reserved = reserve(of, Ask(1, ttr_ms, rotation.next_turns(1)), self._give_back)
         if not reserved or not reserved.deliveries[0]:
-            wheel.put_back(1)
+            rotation.return_turns(1)
         return None if reserved is None else [*reserved.deliveries[0]]
 
     def _give_back(self, delivery: Delivery) -> None:
-        self._loop.call_soon_threadsafe(self._room.give_back, [delivery])
+        self._loop.call_soon_threadsafe(self._waiters.give_back, [delivery])
 
     def close(self) -> None:
         """Later calls answer None. A call that is under way ends, and closes the connection."""
@@ -842,12 +845,3 @@ def _error_in(share: Sequence[Any]) -> StoreUnavailable | None:
 def _fail(answer: Reply[Any], error: Exception) -> None:
     if not answer.done():
         answer.set_exception(error)
-
-
-def own_copy(error: Exception) -> Exception:
-    """A copy for one caller to raise: a shared error would gather the tracebacks of all callers."""
-    if not isinstance(error, DuetimeError):
-        return error
-    own = copy(error)
-    own.__cause__ = error
-    return own

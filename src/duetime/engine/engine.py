@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from duetime.engine import requests
 from duetime.engine.admission import check_finish, check_ids, check_lease, check_times, check_ttr
-from duetime.engine.batcher import Batcher, BlockingCalls, ReplyScheduler
+from duetime.engine.batcher import Batcher, BlockingCalls
 from duetime.engine.duties import Pulse, run_duty
 from duetime.engine.reaper import Reaper
 from duetime.engine.recorder import Recorder, Recorders, Step
@@ -35,13 +35,10 @@ from duetime.engine.requests import (
     PushRequest,
     Request,
     ReserveRequest,
-    ResultsRequest,
     by_weight,
     finish_weight,
 )
-from duetime.engine.result_waiting import ResultWaiting
-from duetime.engine.waiters import Waiter, WaitingRoom, Wants
-from duetime.engine.wake_listener import WakeListener
+from duetime.engine.waiters import Waiter, Waiters, WakeListener
 from duetime.model.backoff import OUTAGE, chance
 from duetime.model.errors import DuetimeError, InvalidRequest, LeaseLost, StoreUnavailable, done_in_part
 from duetime.model.job import (
@@ -91,28 +88,26 @@ class Engine:
         self._context = Context()
         self._duties: list[asyncio.Task[None]] = []
         self._receipts: Sequence[str] = ()
-        self._replies = ReplyScheduler(self._spawn)
         self._outage = replace(OUTAGE, chance=chance)
-        self._pulses = {duty.name: Pulse() for duty in (Reaper, WaitingRoom)}
+        self._pulses = {duty.name: Pulse() for duty in (Reaper, Waiters)}
         self._reaper = Reaper(self._reap)
-        self._room = WaitingRoom(
-            store, self._replies, reserve=self._reserve_for_waiting, give_back=self.give_back_later
+        self._batcher = Batcher(
+            store, self.recorders, spawn=self._spawn, reaper=self._reaper, give_back=self.give_back_later
         )
-        self._results = ResultWaiting(lambda queue, ids: self._batcher.run(ResultsRequest(queue, ids)))
-        self._batcher = Batcher(store, self.recorders, room=self._room, results=self._results, reaper=self._reaper)
+        self._waiters, self._results = self._batcher.waiters, self._batcher.results
         self._blocking: BlockingCalls | None = None
 
     async def __aenter__(self) -> "Engine":
         self._loop = asyncio.get_running_loop()
         await self._tasks.__aenter__()
-        duties = [run_duty(duty, self._outage, self._pulses[duty.name]) for duty in (self._reaper, self._room)]
-        listener = WakeListener(self.store, self._room, self._results, self._reaper)
+        duties = [run_duty(duty, self._outage, self._pulses[duty.name]) for duty in (self._reaper, self._waiters)]
+        listener = WakeListener(self.store, self._waiters, self._results, self._reaper)
         duties.append(run_duty(listener, self._outage))
         self._duties = [self._tasks.create_task(duty) for duty in duties]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._room.close()
+        self._waiters.close()
         self._results.close()
         for duty in self._duties:
             duty.cancel()
@@ -143,7 +138,7 @@ class Engine:
     @property
     def parked(self) -> int:
         """How many consumers wait for a job."""
-        return self._room.parked
+        return self._waiters.parked
 
     # --- producers
 
@@ -205,16 +200,18 @@ class Engine:
             raise InvalidRequest(f"reserve takes at least one queue and a limit of 1 to {STEP_JOBS}")
         check_ttr(ttr_ms)
         if wait_ms <= 0:
-            return await self._look(queues, limit, ttr_ms)
+            return await self._try_reserve(queues, limit, ttr_ms)
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000
         waiter = Waiter(limit, ttr_ms)
-        return await self._room.wait(queues, waiter, deadline, first=lambda: self._look(queues, limit, ttr_ms))
+        return await self._waiters.wait(
+            queues, waiter, deadline, first=lambda: self._try_reserve(queues, limit, ttr_ms)
+        )
 
-    async def _look(self, queues: Sequence[Queue], limit: int, ttr_ms: int) -> list[Delivery]:
+    async def _try_reserve(self, queues: Sequence[Queue], limit: int, ttr_ms: int) -> list[Delivery]:
         """One call per queue until there is enough."""
         found: list[Delivery] = []
         if len(queues) >= MANY_QUEUES:
-            queues = await self._room.due(queues)
+            queues = await self._waiters.due_queues(queues)
         try:
             for queue in queues:
                 found += await self._batcher.run(ReserveRequest(queue, ttr_ms, limit - len(found)))
@@ -435,10 +432,6 @@ class Engine:
         return answers
 
     # --- what the parts call
-
-    async def _reserve_for_waiting(self, queue: Queue, wants: Wants) -> Sequence[list[Delivery]]:
-        requests = [ReserveRequest(queue, ttr_ms, limit) for limit, ttr_ms in wants]
-        return await asyncio.gather(*(self._batcher.run(request) for request in requests))
 
     async def _reap(self, limit: int) -> Reaped:
         reaped = await self.recorders.run_reap(lambda: self._reap_store(limit))

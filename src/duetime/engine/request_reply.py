@@ -1,8 +1,8 @@
 """The synchronous model: push a job, then wait for its answer on a queue of its own.
 
-A worker answers a call by pushing a job to the queue that has the call's job id for its name, in the same namespace.
-Between `ask` and `answer_of` lies an ordinary reserve of that queue, which each door waits for in its own way; `settle`
-comes after the caller has the answer.
+A worker answers a call by pushing a job to the queue whose name is the call's job id, in the same namespace. Between
+`begin_call` and `answer_of` lies an ordinary reserve of that queue, for which each protocol waits in its own way;
+`end_call` comes after the caller has the answer.
 """
 
 from duetime.engine.engine import Engine
@@ -11,15 +11,15 @@ from duetime.model.job import Delivery, IfExists, NewJob, State
 from duetime.model.names import Queue, check_queue
 
 
-async def ask(engine: Engine, queue: Queue, job: NewJob, if_exists: IfExists) -> Queue:
-    """Push the job; answers the queue to wait on. Repeating it with the same id and keep waits on.
+async def begin_call(engine: Engine, queue: Queue, job: NewJob, if_exists: IfExists) -> Queue:
+    """Push the job; returns the queue to wait on. Repeating it with the same id and keep goes on waiting.
 
-    An answer that is ready was given and did not reach the caller: the job has run and is not pushed again.
+    An answer that is ready did not reach the caller before: the job has run and is not pushed again.
     """
     answers = check_queue(queue.namespace, job.id)
     if answers == queue:
         raise InvalidRequest(
-            "the job of a call cannot be named like its queue: its answer comes to the queue of that name"
+            f"job id of a call must differ from the name of its queue, got {job.id!r}: the answer goes to that queue"
         )
     if if_exists is IfExists.KEEP:
         [counts] = await engine.store.counts([answers])
@@ -30,20 +30,20 @@ async def ask(engine: Engine, queue: Queue, job: NewJob, if_exists: IfExists) ->
 
 
 def answer_of(answers: Queue, found: list[Delivery]) -> Delivery:
-    """What was reserved. Raises NoAnswer if that is nothing; the job stays then."""
+    """The delivery of the answer. Raises NoAnswer without one; the job stays then."""
     if not found:
-        raise NoAnswer(f"nobody answered {answers.name!r} in time; the job stays", id=answers.name)
+        raise NoAnswer(f"call {answers.name!r} got no answer in time; its job stays in the queue", id=answers.name)
     return found[0]
 
 
-async def settle(engine: Engine, answer: Delivery, *, is_received: bool) -> None:
-    """Finish the call, or keep its answer for a caller who did not get it and asks again."""
+async def end_call(engine: Engine, answer: Delivery, *, is_received: bool) -> None:
+    """Finish the call, or keep its answer for a caller that did not get it and calls again."""
     answers = answer.lease.queue
     if not is_received:
         await engine.give_back(answer.lease)
         return
     await engine.ack([answer.lease])
-    # The queue was made for one answer. If there is more in it, somebody else uses that name: it is left alone.
+    # The queue was made for one answer. If it has more jobs, something else uses that name, and the queue stays.
     [counts] = await engine.store.counts([answers])
     if counts.total == 0:
         await engine.purge(answers, list(State))

@@ -15,10 +15,10 @@ class StoreTime:
 
     def __init__(self) -> None:
         self._offset_ms = 0.0
-        self._told_ms = 0.0
+        self._reported_ms = 0.0
 
-    def learn(self, now_ms: int) -> bool:
-        """Take a reading; answers whether the clock has run ahead since it last said so, in one jump or bit by bit.
+    def observe(self, now_ms: int) -> bool:
+        """Use a reading; returns whether the clock has run ahead since the last True, in one jump or bit by bit.
 
         A reading is old by the travel time of its answer. So of two offsets the greater one is nearer the truth, unless
         the clock was set back.
@@ -26,9 +26,9 @@ class StoreTime:
         offset = now_ms - asyncio.get_running_loop().time() * 1000
         if offset > self._offset_ms or offset < self._offset_ms - SET_BACK_MS:
             self._offset_ms = offset
-        ahead = self._offset_ms - self._told_ms
+        ahead = self._offset_ms - self._reported_ms
         if ahead > JUMP_MS or ahead < 0:
-            self._told_ms = self._offset_ms
+            self._reported_ms = self._offset_ms
         return ahead > JUMP_MS
 
     def now_ms(self) -> int:

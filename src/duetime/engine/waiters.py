@@ -1,55 +1,78 @@
-"""Waiting for jobs, without polling.
+"""Waiting for jobs and for results, without polling.
 
-Each queue with waiting consumers has a line of them (`QueueWaiters`). A consumer joins the lines of its queues *before*
-it asks the store for the first time, so no wake falls between asking and waiting. A line makes one store call at a time
-for the consumers in it, first come first served; a consumer is in at most one call at a time. The store answers when
-the next job falls due, and the line sets its timer to that instant. A push, a wake from another process and the safety
-net can only make the timer end earlier.
+Every queue with waiting consumers has a list of them (`QueueWaiters`). The list reserves jobs for its consumers, first
+come first served; a consumer is in at most one reserve at a time. A reserve also says when the next job falls due, and
+the list sets its timer to that time. A push, a wake-up from another process and the safety net can only make the timer
+end earlier. A job that was leased for a consumer that has gone is given back and keeps its place.
 
-A job that was leased for a consumer that has gone meanwhile is given back, and stands where it stood before.
+A wake-up must not get lost between a reserve that finds no job and the wait after it:
+
+    this process   register   reserve, version 7                   answer "no job"         waits: until when?
+                                      |                                   ^
+    store                             +---- no job ----- push of a job ---+--+
+                                                                             |
+    this process                                                             +--> on_job_available: version 8
+
+1. A consumer registers before its first reserve, so each wake-up after that reserve finds it in the list.
+2. `version` counts the wake-ups. A reserve is sent with the version of that moment. If a wake-up of the queue has a
+   newer version when the answer arrives, the answer may have missed a job: `on_reserve_result` then keeps the due time
+   of that job.
+3. If a job is due while a reserve of the list is under way, the list reserves once more after it (`_repeat`).
+4. A wake-up from another process can get lost on its way. So the safety net checks all lists once a second.
+
+`tests/proof/waiting_model.py` checks this protocol over all orders of events.
 """
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import Context
 
-from duetime.engine.batcher import ReplyScheduler, own_copy
+from duetime.engine.duties import Duty
+from duetime.engine.reaper import Reaper
+from duetime.engine.requests import Request, ReserveRequest
 from duetime.engine.store_time import StoreTime
-from duetime.model.errors import StoreUnavailable
+from duetime.model.backoff import OUTAGE
+from duetime.model.errors import DuetimeError, StoreUnavailable, own_copy
 from duetime.model.job import STEP_JOBS, Delivery
 from duetime.model.names import Queue
 from duetime.model.ticks import to_tick
-from duetime.stores.base import Reserved, Store
+from duetime.stores.base import Reply, Reserved, Store
+from duetime.stores.finishes import KeptResult
 
 CHECK_EVERY_S = 1.0
-CHECK_AT_ONCE = 250
-"""Queues in one call, so that the check of thousands holds up no delivery."""
-ABOUT_TO_S = 0.05
-FIRST_REACH = 8
+QUEUES_PER_CHECK = 250
+"""Queues in one call of the safety net, so that the check of thousands delays no delivery."""
+NEARLY_DUE_S = 0.05
+FIRST_BATCH = 8
+"""Jobs that a list reserves first. The number doubles with each reserve that brings all of them."""
+LASTING_S = OUTAGE.cap_ms / 1000
+"""A connection for wake-ups that lasted longer ended an outage; shorter ones belong to the same outage."""
 
-Wants = Sequence[tuple[int, int]]
-"""(limit, ttr_ms) per consumer."""
-Reserve = Callable[[Queue, Wants], Awaitable[Sequence[list[Delivery]]]]
-"""One store call; answers what each consumer gets. The call tells the room what it learned."""
-GiveBack = Callable[[Sequence[Delivery]], None]
+Submit = Callable[[Request[list[Delivery]], Reply[list[Delivery]]], None]
+"""`Batcher.submit`."""
+FirstReserve = Callable[[], Awaitable[list[Delivery]]]
+"""The first reserve of a consumer: it tries its queues in the order that it gave."""
 
 
 class Waiter:
-    """A consumer that waits: what it wants, the lines it is in, and what it gets."""
+    """A consumer that waits: what it wants, the lists it is in, and what it gets. `busy` while a reserve is under way
+    for it.
+    """
 
     def __init__(self, limit: int, ttr_ms: int) -> None:
-        self.wants = (limit, ttr_ms)
-        self.lines: list[QueueWaiters] = []
+        self.limit, self.ttr_ms = limit, ttr_ms
+        self.lists: list[QueueWaiters] = []
         self.answer: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
         self.error: Exception | None = None
         self.busy = True
 
     def free(self) -> None:
-        """The call brought nothing, so the consumer is available to its other queues, in the order it named them."""
+        """The reserve brought nothing, so the consumer is available to its other queues, in the order it gave."""
         self.busy = False
-        for line in self.lines:
-            line.offer()
+        for one in self.lists:
+            one.on_waiter_free()
 
     def fail(self, error: Exception) -> None:
         """End the wait with an error. The future gets no exception, because a consumer that has gone retrieves none."""
@@ -59,68 +82,70 @@ class Waiter:
 
 
 class QueueWaiters:
-    """The line of consumers that wait for jobs of one queue.
+    """The consumers that wait for jobs of one queue.
 
-    `_next_at` is when the earliest known job falls due. While a timer is set, that instant is to come. Without a timer
-    it has passed, and either a call is under way for the job or all consumers here are busy in calls for other queues.
+    `_next_at` is when the earliest known job falls due. While a timer is set, that time is to come. Without a timer
+    it has passed, and either a reserve is under way for the job or all consumers here are busy in those of other
+    queues. `_seen_version` is the version of the last wake-up of this queue, `_sent_version` the version with which
+    the reserve that is under way was sent.
     """
 
-    def __init__(self, queue: Queue, room: "WaitingRoom") -> None:
+    def __init__(self, queue: Queue, waiters: "Waiters") -> None:
         self.queue = queue
         self.parked: dict[Waiter, None] = {}
-        self._room = room
+        self._waiters = waiters
         self._next_at: int | None = None
-        self._noticed = 0
-        self._asked: int | None = None
+        self._seen_version = 0
+        self._sent_version: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._calling = False
-        self._again = False
-        self._reach = FIRST_REACH
+        self._is_reserving = False
+        self._repeat = False
+        self._unanswered = 0
+        self._got_all = False
+        self._batch = FIRST_BATCH
 
     def signal(self) -> None:
-        """There may be a job: ask the store, now or right after the call that is under way."""
-        if self._calling:
-            self._again = True
-        elif self.parked and not self._room.closed:
-            # An engine that breaks starts no more calls; when it ends, the waiting consumers get an error.
-            with suppress(StoreUnavailable):
-                self._room.replies.spawn(self._serve())
-                self._calling = True
+        """There may be a job: reserve in the next turn of the event loop, or after the reserve that is under way."""
+        if self._is_reserving:
+            self._repeat = True
+        elif self.parked and not self._waiters.closed:
+            self._is_reserving = True
+            # A reserve is made for many consumers, so it has the request id and the trace of none of them.
+            asyncio.get_running_loop().call_soon(self._reserve, context=self._waiters.context)
 
-    def offer(self) -> None:
-        """A consumer is free again: ask the store, but only for a job that is known to be due.
+    def on_waiter_free(self) -> None:
+        """A consumer is free again: reserve, but only if a job is known to be due.
 
-        If every freed consumer set off a call, the calls for two queues would set off each other for ever: each keeps
+        If every freed consumer started a reserve, those of two queues would start each other for ever: each keeps
         some consumers from the other and brings them nothing.
         """
-        if self._next_at is not None and self._timer is None and not self._calling:
+        if self._next_at is not None and self._timer is None and not self._is_reserving:
             self.signal()
 
-    def notice(self, due_at: int) -> None:
+    def on_job_available(self, due_at: int) -> None:
         """A job waits here from `due_at` on."""
-        # The answer of a call under way replaces what was known before that call, but not what was noticed since.
-        outdated = self._asked is not None and self._noticed <= self._asked and self._timer is None
-        self._noticed = self._room.news
-        if self._next_at is None or due_at < self._next_at or outdated:
+        # The answer of a reserve under way replaces what was known when it was sent, but not what came later.
+        is_outdated = (
+            self._sent_version is not None and self._seen_version <= self._sent_version and self._timer is None
+        )
+        self._seen_version = self._waiters.version
+        if self._next_at is None or due_at < self._next_at or is_outdated:
             self._next_at = due_at
-            self.clock_changed()
+            self.on_clock_change()
         elif self._timer is None:
             self.signal()
 
-    def learn(self, reserved: Reserved, since: int) -> None:
-        """Take over what a reserve of this queue said about the jobs that are left, by the store's own clock.
-
-        A job that was noticed while the call was under way may have come after it, so that its answer misses the job.
-        """
+    def on_reserve_result(self, reserved: Reserved, version: int) -> None:
+        """Use what a reserve that was sent with `version` says about the jobs that are left."""
         next_at = reserved.next_at
-        if self._noticed > since and self._next_at is not None:
+        if self._seen_version > version and self._next_at is not None:
             next_at = self._next_at if next_at is None else min(next_at, self._next_at)
         self._next_at = next_at
         self._set_timer(0.0 if next_at is None else (next_at - reserved.now) / 1000)
 
-    def clock_changed(self) -> None:
-        """Set the timer by what is known of the store's clock. If it ends too early, the call then sets it right."""
-        self._set_timer(0.0 if self._next_at is None else self._room.time.seconds_until(self._next_at))
+    def on_clock_change(self) -> None:
+        """Set the timer by what is known of the store's clock. If it ends too early, the reserve then corrects it."""
+        self._set_timer(0.0 if self._next_at is None else self._waiters.time.seconds_until(self._next_at))
 
     def _set_timer(self, seconds: float) -> None:
         self.cancel_timer()
@@ -131,119 +156,141 @@ class QueueWaiters:
         else:
             # Some loops round timers to milliseconds: up is late by less than one, down would cost an idle call.
             delay = math.ceil(seconds * 1000) / 1000
-            self._timer = asyncio.get_running_loop().call_later(delay, self._fire)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
 
     def cancel_timer(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None
 
-    def _fire(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self.signal()
 
-    async def _serve(self) -> None:
-        try:
-            self._again = True
-            while self._again:
-                self._again = False
-                await self._call_once()
-        finally:
-            self._calling = False
-
-    async def _call_once(self) -> None:
-        waiters = self._next_waiters()
-        if not waiters:
+    def _reserve(self) -> None:
+        """Reserve for the next consumers. The batcher groups their requests; each gets an answer of its own."""
+        self._repeat = False
+        chosen = self._next_waiters()
+        if not chosen:
+            self._is_reserving = False
             return
-        for waiter in waiters:
+        self._sent_version = self._waiters.version
+        self._unanswered, self._got_all = len(chosen), True
+        for waiter in chosen:
             waiter.busy = True
-        self._asked = self._room.news
-        try:
-            shares = await self._room.reserve(self.queue, [waiter.wants for waiter in waiters])
-        except Exception as error:  # whatever it is, it belongs to the consumers
-            self._failed(waiters, error)
-            return
-        finally:
-            self._asked = None
-        filled = sum(map(len, shares)) == sum(waiter.wants[0] for waiter in waiters)
-        self._reach = min(2 * self._reach, STEP_JOBS) if filled else FIRST_REACH
-        self._room.replies.deliver(self.queue, list(zip(waiters, shares, strict=True)), self._hand_over)
-        if giving := self._room.replies.under_way(self.queue):
-            await asyncio.wait([giving])
-
-    def _hand_over(self, pairs: Iterable[tuple[Waiter, list[Delivery]]]) -> None:
-        for waiter, share in pairs:
-            if waiter.answer.done():
-                self._room.give_back(share)
-            elif share:
-                waiter.answer.set_result(share)
-            else:
-                waiter.free()
+            reply = WaiterReply(self, waiter)
+            try:
+                self._waiters.submit(ReserveRequest(self.queue, waiter.ttr_ms, waiter.limit), reply)
+            except Exception as error:  # of any kind: it is the answer
+                reply.set_exception(error)
 
     def _next_waiters(self) -> list[Waiter]:
-        """The first consumers of the line: few, and twice as many after each call that brought jobs for all of them.
+        """The first consumers of the list: few, and twice as many after each reserve that brought jobs for all of them.
 
-        One job for a line of hundreds must not cost a step for each of them.
+        One job for a list of hundreds must not cost a step for each of them.
         """
         chosen: list[Waiter] = []
         wanted = 0
         for waiter in self.parked:
             if waiter.busy or waiter.answer.done():
                 continue
-            wanted += waiter.wants[0]
-            if chosen and wanted > self._reach:
+            wanted += waiter.limit
+            if chosen and wanted > self._batch:
                 break
             chosen.append(waiter)
         return chosen
 
-    def _failed(self, waiters: Sequence[Waiter], error: Exception) -> None:
+    def on_deliveries(self, waiter: Waiter, deliveries: list[Delivery]) -> None:
+        self._got_all = self._got_all and len(deliveries) == waiter.limit
+        if waiter.answer.done():
+            self._waiters.give_back(deliveries)
+        elif deliveries:
+            waiter.answer.set_result(deliveries)
+        else:
+            waiter.free()
+        self._on_answer()
+
+    def on_error(self, waiter: Waiter, error: Exception) -> None:
         """Consumers wait through an outage until their deadline; the safety net asks again when the store is back.
 
-        Until then the line forgets the jobs that this call was for, or the calls of several queues would fail in turns.
+        Until then the list forgets the jobs that this reserve was for, or those of several queues would fail in turns.
         """
-        if self._asked is not None and self._noticed <= self._asked and self._timer is None:
+        self._got_all = False
+        if self._sent_version is not None and self._seen_version <= self._sent_version and self._timer is None:
             self._next_at = None
         if isinstance(error, StoreUnavailable):
-            self._room.outage = error
-        for waiter in waiters:
-            if not isinstance(error, StoreUnavailable):
-                waiter.fail(error)
-            waiter.free()
+            self._waiters.outage = error
+        else:
+            waiter.fail(error)
+        waiter.free()
+        self._on_answer()
+
+    def _on_answer(self) -> None:
+        """After the last answer the next reserve may be sent."""
+        self._unanswered -= 1
+        if self._unanswered:
+            return
+        self._batch = min(2 * self._batch, STEP_JOBS) if self._got_all else FIRST_BATCH
+        self._sent_version = None
+        self._is_reserving = False
+        if self._repeat:
+            self.signal()
 
 
-class WaitingRoom:
-    """All lines of an engine, and the duty that checks them every second in case a wake was lost.
+class WaiterReply:
+    """Gets the answer of the reserve that a list sent for one consumer, also after the consumer has gone."""
 
-    `news` counts the jobs that were noticed. `outage` is why the store could not be reached when it was last asked.
+    __slots__ = ("_list", "_waiter")
+
+    def __init__(self, queue_waiters: QueueWaiters, waiter: Waiter) -> None:
+        self._list, self._waiter = queue_waiters, waiter
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, deliveries: list[Delivery], /) -> None:
+        self._list.on_deliveries(self._waiter, deliveries)
+
+    def set_exception(self, error: Exception, /) -> None:
+        self._list.on_error(self._waiter, error)
+
+
+class Waiters:
+    """All lists of an engine, and the duty that checks them every second in case a wake-up was lost (the safety net).
+
+    `version` counts the wake-ups. `outage` is why the store could not be reached when it was last called.
     """
 
     name = "safety net"
 
-    def __init__(self, store: Store, replies: ReplyScheduler, *, reserve: Reserve, give_back: GiveBack) -> None:
-        self.replies = replies
-        self.reserve = reserve
+    def __init__(self, store: Store, submit: Submit, give_back: Callable[[Sequence[Delivery]], None]) -> None:
+        self.submit = submit
         self.give_back = give_back
+        self.context = Context()
         self.time = StoreTime()
-        self.news = 0
+        self.version = 0
         self.outage: StoreUnavailable | None = None
         self.closed = False
         self._store = store
-        self._lines: dict[Queue, QueueWaiters] = {}
+        self._lists: dict[Queue, QueueWaiters] = {}
         self._check_now = asyncio.Event()
 
     @property
     def parked(self) -> int:
-        return len({waiter for line in self._lines.values() for waiter in line.parked})
+        return len({waiter for one in self._lists.values() for waiter in one.parked})
 
-    def has_line(self, queue: Queue) -> bool:
-        """Whether a consumer waits for this queue; also for other threads to ask."""
-        return queue in self._lines
+    def has_waiters(self, queue: Queue) -> bool:
+        """Returns whether a consumer waits for this queue. Other threads may call it."""
+        return queue in self._lists
 
     async def wait(
-        self, queues: Sequence[Queue], waiter: Waiter, deadline: float, *, first: "FirstLook"
+        self, queues: Sequence[Queue], waiter: Waiter, deadline: float, *, first: FirstReserve
     ) -> list[Delivery]:
-        """Join the lines, ask once, then wait until the loop's clock shows `deadline`; answers empty only after it."""
-        waiter.lines = [self._park(queue, waiter) for queue in queues]
+        """Register, reserve once, then wait until the loop's clock shows `deadline`; returns empty only after it."""
+        for queue in queues:
+            queue_waiters = self._lists.get(queue) or self._lists.setdefault(queue, QueueWaiters(queue, self))
+            queue_waiters.parked[waiter] = None
+            waiter.lists.append(queue_waiters)
         try:
             found = await first()
             if found:
@@ -252,95 +299,85 @@ class WaitingRoom:
             loop = asyncio.get_running_loop()
             while not waiter.answer.done() and (left := deadline - loop.time()) > 0:
                 await asyncio.wait([waiter.answer], timeout=left)
-            return self._outcome(waiter)
+            if error := waiter.error or (None if waiter.answer.done() else self.outage):
+                raise own_copy(error)
+            return waiter.answer.result() if waiter.answer.done() else []
         except asyncio.CancelledError:
             # The answer may have come in the same instant as the cancellation.
             if waiter.answer.done():
                 self.give_back(waiter.answer.result())
             raise
         finally:
-            # A line that has a call under way for this consumer sees by this that the consumer has gone.
+            # A reserve that is under way for this consumer sees by this that the consumer has gone.
             waiter.answer.cancel()
-            for line in waiter.lines:
-                self._leave(line, waiter)
+            for one in waiter.lists:
+                self._leave(one, waiter)
 
-    def _outcome(self, waiter: Waiter) -> list[Delivery]:
-        if error := waiter.error or (None if waiter.answer.done() else self.outage):
-            raise own_copy(error)
-        return waiter.answer.result() if waiter.answer.done() else []
+    def _leave(self, queue_waiters: QueueWaiters, waiter: Waiter) -> None:
+        queue_waiters.parked.pop(waiter, None)
+        if not queue_waiters.parked and self._lists.get(queue_waiters.queue) is queue_waiters:
+            queue_waiters.cancel_timer()
+            del self._lists[queue_waiters.queue]
 
-    def _park(self, queue: Queue, waiter: Waiter) -> QueueWaiters:
-        line = self._lines.get(queue) or self._lines.setdefault(queue, QueueWaiters(queue, self))
-        line.parked[waiter] = None
-        return line
+    def on_job_available(self, queue: Queue, due_at: int) -> None:
+        """A job waits in the queue from `due_at` on: known from a push here or a wake-up from elsewhere."""
+        self.version += 1
+        if queue_waiters := self._lists.get(queue):
+            queue_waiters.on_job_available(due_at)
 
-    def _leave(self, line: QueueWaiters, waiter: Waiter) -> None:
-        line.parked.pop(waiter, None)
-        if not line.parked and self._lines.get(line.queue) is line:
-            line.cancel_timer()
-            del self._lines[line.queue]
-
-    def notice(self, queue: Queue, due_at: int) -> None:
-        """A job waits in the queue from `due_at` on: known from a push here or a wake from elsewhere."""
-        self.news += 1
-        if line := self._lines.get(queue):
-            line.notice(due_at)
-
-    def learn(self, queue: Queue, reserved: Reserved, *, since: int) -> None:
-        """Take over what any reserve of this engine found out; `since` is `news` as it was before that call."""
+    def on_reserve_result(self, queue: Queue, reserved: Reserved, version: int) -> None:
+        """Use what any reserve of this engine found out; `version` is that of the time when it was sent."""
         self.outage = None
-        self._learn_time(reserved.now)
-        if line := self._lines.get(queue):
-            line.learn(reserved, since)
+        self._on_store_time(reserved.now)
+        if queue_waiters := self._lists.get(queue):
+            queue_waiters.on_reserve_result(reserved, version)
 
-    def _learn_time(self, now_ms: int) -> None:
-        if self.time.learn(now_ms):
-            for line in list(self._lines.values()):
-                line.clock_changed()
+    def _on_store_time(self, now_ms: int) -> None:
+        if self.time.observe(now_ms):
+            for one in list(self._lists.values()):
+                one.on_clock_change()
 
     def check_now(self) -> None:
-        """Wakes may have been missed: check all queues with waiting consumers."""
+        """Wake-ups may have been missed: check all queues with waiting consumers."""
         self._check_now.set()
 
     def close(self) -> None:
         """End all waits. Jobs that are on their way to a consumer are given back."""
         self.closed = True
-        for line in self._lines.values():
-            line.cancel_timer()
-            for waiter in line.parked:
+        for one in self._lists.values():
+            one.cancel_timer()
+            for waiter in one.parked:
                 waiter.fail(StoreUnavailable.stopping())
 
-    async def due(self, queues: Sequence[Queue]) -> list[Queue]:
-        """The queues whose first job has fallen due or is about to, in their order; timers of the others are set."""
-        self._learn_time((await self._store.ping()).now)
-        worth: list[Queue] = []
+    async def due_queues(self, queues: Sequence[Queue]) -> list[Queue]:
+        """The queues whose first job is due or nearly due, in their order. Sets the timers of the others."""
+        self._on_store_time((await self._store.ping()).now)
+        due: list[Queue] = []
         for queue, head in zip(queues, await self._store.heads(queues), strict=True):
             if head is None:
                 continue
-            if self.time.seconds_until(head) <= ABOUT_TO_S:
-                worth.append(queue)
+            if self.time.seconds_until(head) <= NEARLY_DUE_S:
+                due.append(queue)
             else:
-                self.notice(queue, head)
-        return worth
+                self.on_job_available(queue, head)
+        return due
 
     async def run_once(self) -> float:
         self._check_now.clear()
-        if queues := list(self._lines):
+        if queues := list(self._lists):
             try:
                 info = await self._store.ping()
-                for at in range(0, len(queues), CHECK_AT_ONCE):
-                    await self._check(queues[at : at + CHECK_AT_ONCE])
+                for at in range(0, len(queues), QUEUES_PER_CHECK):
+                    some = queues[at : at + QUEUES_PER_CHECK]
+                    for queue, head in zip(some, await self._store.heads(some), strict=True):
+                        if head is not None:
+                            self.on_job_available(queue, head)
             except StoreUnavailable as error:
                 self.outage = error
                 raise
             self.outage = None
-            self._learn_time(info.now)
+            self._on_store_time(info.now)
         return CHECK_EVERY_S
-
-    async def _check(self, queues: Sequence[Queue]) -> None:
-        for queue, head in zip(queues, await self._store.heads(queues), strict=True):
-            if head is not None:
-                self.notice(queue, head)
 
     async def rest(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -348,5 +385,102 @@ class WaitingRoom:
                 await self._check_now.wait()
 
 
-FirstLook = Callable[[], Awaitable[list[Delivery]]]
-"""The first look of a consumer: it tries its queues in the order that it gave."""
+class ResultWaiters:
+    """Callers that wait for results of jobs, by queue and id.
+
+    A caller registers before its first check, as a consumer does. It checks again when a wake-up of the store, or a
+    finish of this process, names one of its jobs, and once a second.
+    """
+
+    def __init__(self, check: Callable[[Queue, Sequence[str]], Awaitable[Mapping[str, KeptResult]]]) -> None:
+        """`check` returns the results that exist; the callers of a queue share its store calls."""
+        self._check = check
+        self._waiting: dict[Queue, dict[str, set[asyncio.Event]]] = {}
+        self._closed = False
+
+    async def wait(self, queue: Queue, ids: Sequence[str], deadline: float) -> Mapping[str, KeptResult]:
+        """Returns the results of these jobs when all exist, or those that do at the deadline (on the loop's clock).
+
+        A caller that waits survives an outage of the store; StoreUnavailable is raised if the store is down at the
+        first check or at the last.
+        """
+        kept = asyncio.Event()
+        waiting = self._waiting.setdefault(queue, {})
+        for job_id in ids:
+            waiting.setdefault(job_id, set()).add(kept)
+        try:
+            return await self._wait(queue, ids, deadline, kept)
+        finally:
+            for job_id in set(ids):
+                waiting[job_id].discard(kept)
+                if not waiting[job_id]:
+                    del waiting[job_id]
+            if not waiting:
+                del self._waiting[queue]
+
+    async def _wait(
+        self, queue: Queue, ids: Sequence[str], deadline: float, kept: asyncio.Event
+    ) -> Mapping[str, KeptResult]:
+        now = asyncio.get_running_loop().time
+        found = dict(await self._check(queue, ids))
+        while (missing := [job_id for job_id in ids if job_id not in found]) and now() < deadline:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(deadline - now(), CHECK_EVERY_S)):
+                    await kept.wait()
+            kept.clear()
+            try:
+                found.update(await self._check(queue, missing))
+            except StoreUnavailable:
+                if self._closed or now() >= deadline:
+                    raise
+        return found
+
+    def on_results_kept(self, queue: Queue, ids: Sequence[str]) -> None:
+        """Results of these jobs were kept; without ids, of any jobs of the queue."""
+        if waiting := self._waiting.get(queue):
+            for job_id in ids or waiting:
+                for kept in waiting.get(job_id, ()):
+                    kept.set()
+
+    def check_now(self) -> None:
+        """Wake-ups may have been missed."""
+        for queue in self._waiting:
+            self.on_results_kept(queue, ())
+
+    def close(self) -> None:
+        """Every caller checks once more, and the engine refuses that."""
+        self._closed = True
+        self.check_now()
+
+
+class WakeListener(Duty):
+    """Passes the store's wake-ups to waiting consumers, callers that wait for results, and the reaper.
+
+    A wake-up without a queue says that others may have been lost, or that another program has committed jobs
+    (`push_in`), which the reaper imports.
+    """
+
+    name = "wake-ups"
+
+    def __init__(self, store: Store, waiters: Waiters, results: ResultWaiters, reaper: Reaper) -> None:
+        self._store, self._waiters, self._results, self._reaper = store, waiters, results, reaper
+
+    async def run_once(self) -> float:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async for wake in self._store.wakeups():
+                if wake.queue is None:
+                    self._waiters.check_now()
+                    self._results.check_now()
+                    self._reaper.expect(0)
+                elif wake.results is not None:
+                    self._results.on_results_kept(wake.queue, wake.results)
+                else:
+                    self._waiters.on_job_available(wake.queue, wake.due_at)
+        except DuetimeError:
+            if loop.time() - started <= LASTING_S:
+                raise
+        else:
+            raise StoreUnavailable("the store ended its wake-ups")
+        return OUTAGE.base_ms / 1000

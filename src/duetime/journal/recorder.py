@@ -93,7 +93,7 @@ class JournalRecorder(Recorder):
         Raises StoreUnavailable.
         """
         info = await self._store.ping()
-        self._time.learn(info.now)
+        self._time.observe(info.now)
         self._epoch = info.epoch
         if self._writer.is_open:
             await self._make_node()
@@ -180,7 +180,7 @@ class JournalRecorder(Recorder):
             self._under_way.pop(step, None)
 
     def _reserved(self, step: Step, reserved: Reserved) -> Reserved:
-        self._time.learn(reserved.now)
+        self._time.observe(reserved.now)
         if reserved.expired or any(reserved.deliveries):
             self._record(drafts.delivered(self._pool, step.queue, reserved), is_promised=False)
         return reserved
@@ -199,7 +199,7 @@ class JournalRecorder(Recorder):
         not lie before the job's delivery.
         """
         with suppress(DuetimeError):
-            self._time.learn((await self._store.ping()).now)
+            self._time.observe((await self._store.ping()).now)
         return self._record_acks_by_id(step, answers)
 
     def _record_acks_by_id(self, step: Step, answers: Answers) -> Answers:
@@ -241,7 +241,7 @@ class JournalRecorder(Recorder):
     ) -> PushAnswers | Coroutine[Any, Any, PushAnswers]:
         for answer in answers[:1]:
             if isinstance(answer, Pushed):
-                self._time.learn(answer.now)
+                self._time.observe(answer.now)
         parts = pushed_parts(requests, answers)
         self._writer.append_lines(partial(pushed_lines, self._pool, queue, *parts))
         self._flush_to = self._writer.seq
@@ -256,7 +256,7 @@ class JournalRecorder(Recorder):
 
     async def _reaped(self, step: Step, reaped: Reaped) -> Reaped:
         """Without receipts if not every imported job could be recorded; then the store reports those jobs again."""
-        self._time.learn(reaped.now)
+        self._time.observe(reaped.now)
         for queue, moved in reaped.moved.items():
             self._record(drafts.moved(self._pool, queue, moved, reaped.now), is_promised=False)
         if not reaped.pushed:

@@ -41,6 +41,7 @@ stores or protocols.
 """
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any, ClassVar, Self
 
 
@@ -310,6 +311,15 @@ def done_in_part(problem: StoreUnavailable, done: int, what: str) -> StoreUnavai
     if not done:
         return problem
     return StoreUnavailable(f"{done} jobs were {what}; {problem.message}", unknown=True, done=done)
+
+
+def own_copy(error: Exception) -> Exception:
+    """A copy for one caller to raise: a shared error would gather the tracebacks of all callers."""
+    if not isinstance(error, DuetimeError):
+        return error
+    own = copy(error)
+    own.__cause__ = error
+    return own
 
 
 class Overloaded(DuetimeError):

@@ -96,7 +96,7 @@ class Server:
 
         async def count() -> int:
             pools = self.parts.pools
-            return sum(pools.engine(name)._room.parked for name in pools.names)
+            return sum(pools.engine(name).parked for name in pools.names)
 
         return await self._inside(count())
 
@@ -104,8 +104,10 @@ class Server:
         """Whether no parked poll is in a call of the store: an outage in the middle of a call ends a poll."""
 
         async def look() -> bool:
-            rooms = [self.parts.pools.engine(name)._room for name in self.parts.pools.names]
-            return not any(waiter.busy for room in rooms for line in room._lines.values() for waiter in line.parked)
+            engines = [self.parts.pools.engine(name) for name in self.parts.pools.names]
+            return not any(
+                waiter.busy for engine in engines for one in engine._waiters._lists.values() for waiter in one.parked
+            )
 
         return await self._inside(look())
 

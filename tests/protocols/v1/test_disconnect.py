@@ -70,7 +70,7 @@ async def hang_up(served: Served, writer: asyncio.StreamWriter) -> None:
 
 async def nobody_waits(served: Served) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while served.engine._room.parked:  # noqa: ASYNC110
+        while served.engine.parked:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 

@@ -51,7 +51,7 @@ async def post(http: httpx.AsyncClient, verb: str, message: Any) -> Json:
 async def someone_waits(engine: Engine) -> None:
     """Return once a consumer is parked."""
     async with asyncio.timeout(60):
-        while engine._room.parked == 0:  # noqa: ASYNC110 - the waiting room has no bell for tests
+        while engine.parked == 0:  # noqa: ASYNC110 - the waiting room has no bell for tests
             await asyncio.sleep(0.001)
 
 

@@ -171,13 +171,13 @@ async def call(request: NativeRequest[PushIn, CallQuery]) -> Reply:
     """
     engine, wait_ms = request.engine, wait_of(request.query.wait)
     job = convert.new_job(request.message, request.make_id)
-    answers = await request_reply.ask(engine, request.queue, job, request.message.if_exists)
+    answers = await request_reply.begin_call(engine, request.queue, job, request.message.if_exists)
     found = await request.park(engine.reserve([answers], wait_ms=wait_ms), list[Delivery]())
     delivery = request_reply.answer_of(answers, found)
     body, body_b64 = bodies.write(delivery.body)
     answer = AnswerOut(job.id, delivery.lease.id, body, body_b64, dict(delivery.attributes))
 
     async def settle(is_received: bool) -> None:
-        await request_reply.settle(engine, delivery, is_received=is_received)
+        await request_reply.end_call(engine, delivery, is_received=is_received)
 
     return Reply(200, answer, settle=settle)

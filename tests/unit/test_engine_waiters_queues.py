@@ -135,7 +135,7 @@ def test_a_thousand_consumers_share_a_thousand_jobs_one_each(engines: int) -> No
             assert all(len(one) == 1 for one in got)
             assert sorted(one for [one] in got) == [f"j{number:03}" for number in range(1000)]
             assert watch.ms < 100
-            assert all(engine._room.parked == 0 for engine in rooms)
+            assert all(engine.parked == 0 for engine in rooms)
 
     run_virtual(main())
 
