@@ -94,11 +94,13 @@ docs: setup-dev ## Build the documentation site into build/site
 	$(BIN)/python tools/docs_site.py
 
 # All extras but airflow, which brings a hundred packages of its own and lives in an environment of its own.
-EXTRAS := server redis postgres mysql spark spark-connect otel ship openlineage encrypted test dev
+EXTRAS := server redis postgres mysql spark spark-connect otel ship openlineage encrypted mcp test dev
 
 lock: $(VENV)/.stamp-dev ## Renew the lock files: make lock ARGS=--upgrade
 	$(COMPILE) $(ARGS) pyproject.toml $(EXTRAS:%=--extra %) --group build --group docs -o requirements/dev.lock
 	$(COMPILE) $(ARGS) pyproject.toml --extra server --extra redis --extra postgres --extra mysql --group build -c requirements/dev.lock -o requirements/run.lock
+	$(COMPILE) $(ARGS) --group docs -c requirements/dev.lock -o requirements/docs.lock
+	$(COMPILE) $(ARGS) --group release -c requirements/dev.lock -o requirements/release.lock
 	$(COMPILE) $(ARGS) requirements/installer.in -c requirements/dev.lock -o requirements/installer.lock
 	$(COMPILE) $(ARGS) requirements/bench.in -o requirements/bench.lock
 	$(COMPILE) $(ARGS) pyproject.toml --extra airflow --group build -o requirements/airflow.lock

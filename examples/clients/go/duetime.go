@@ -148,7 +148,9 @@ func (q Queue) Cancel(id string) (Moved, error) {
 
 // Size is the number of jobs in all states.
 func (q Queue) Size() (int, error) {
-	var answer struct{ Counts struct{ Delayed, Ready, Leased, Dead int } }
+	var answer struct {
+		Counts struct{ Delayed, Ready, Leased, Dead int }
+	}
 	err := q.client.send("GET", q.path, nil, true, &answer)
 	return answer.Counts.Delayed + answer.Counts.Ready + answer.Counts.Leased + answer.Counts.Dead, err
 }
