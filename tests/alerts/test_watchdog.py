@@ -294,7 +294,7 @@ async def test_dead_letters_that_grow(redis_url: str, postbox: Postbox) -> None:
         await one.rounds(SLOW_EVERY)
         await postbox.wait_for(1)
         assert postbox.subjects == ["Duetime: shop/mail gained 3 dead letters"]
-        assert "duetime dead list mail --namespace shop" in postbox.text(0)
+        assert "duetime failed list mail --namespace shop" in postbox.text(0)
 
 
 async def test_a_queue_that_nobody_drains_is_late(redis_url: str, postbox: Postbox) -> None:

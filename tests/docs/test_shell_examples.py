@@ -40,7 +40,7 @@ NOT_RUN = {
     r"duetime (token revoke|limit (set|remove))": "of a token that was made before: tests/e2e/test_cli_tokens.py",
     r"http://user:password@host": "a server with a password: tests/e2e/test_cli_tokens.py",
     r"duetime batch (show|pause|resume|cancel|shift)": "of a batch that a program has opened: tests/worker",
-    r"duetime cancel duetime.recurring": "of a schedule that a worker has written: tests/worker",
+    r"duetime delete duetime.recurring": "of a schedule that a worker has written: tests/worker",
 }
 
 SHOP = """
@@ -91,10 +91,10 @@ def prepared(shell: Shell, line: str) -> str:
     with duetime.connect(shell.url, journal=journal) as client:
         mail, backup = client.queue("mail"), client.queue("backup")
         backup.push(b"tar", id="nightly")
-        if '"$lease"' in line or "duetime dead" in line:
+        if '"$lease"' in line or "duetime failed" in line:
             mail.push("hello", id="welcome-42")
             lease = mail.take("1m", ttr="1h")
-            if "duetime dead" in line:
+            if "duetime failed" in line:
                 lease.kill("no such address")
             else:
                 return line.replace('"$lease"', f"'{lease_text(shell, lease)}'")
@@ -146,7 +146,7 @@ def test_a_line_runs(line: str, shell: Shell, served: Served) -> None:
         ready += " --stop-when-empty"
     if re.search("queue purge|journal end", ready) and "-y" not in ready:
         ready += " --yes"
-    if "dead " in ready and re.search("delete|prune", ready) and "--yes" not in ready:
+    if "duetime failed" in ready and re.search("delete|prune", ready) and "--yes" not in ready:
         ready += " --yes"
     if re.match(r"duetime [^|>$]*$", ready) and "duetime work" not in ready:
         ran = shell.run(*shlex.split(ready)[1:])
@@ -165,7 +165,7 @@ def test_a_line_runs(line: str, shell: Shell, served: Served) -> None:
     assert done.returncode == 0, f"{ready}: {done.stderr}"
 
 
-OTHER_CODES = {"duetime monitor --max-dead 1 --max-late 5m --json": (0, 1)}
+OTHER_CODES = {"duetime monitor --max-failed 1 --max-late 5m --json": (0, 1)}
 
 
 def _serve(line: str, shell: Shell) -> None:

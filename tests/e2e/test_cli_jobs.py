@@ -68,8 +68,8 @@ def test_text_for_people_starts_with_the_id(shell: Shell) -> None:
     assert "in 1d 23h" in shell.ok("list", "mail", "--state", "delayed").out
     assert shell.ok("push", "mail", "hello", "--id", "j1").out.startswith("j1 kept")
     assert shell.ok("reschedule", "mail", "j1", "--delay", "0").out.startswith("j1 rescheduled, due now")
-    assert shell.ok("cancel", "mail", "j1").out == "j1 cancelled\n"
-    refused = shell.run("cancel", "mail", "j1")
+    assert shell.ok("delete", "mail", "j1").out == "j1 deleted\n"
+    refused = shell.run("delete", "mail", "j1")
     assert refused.code == 1
     assert refused.err.count("\n") == 1
     assert "j1" in refused.err
@@ -108,7 +108,7 @@ def test_release_retries_and_ends_among_the_dead(shell: Shell) -> None:
     assert (lost.code, lost.error["code"]) == (1, "lease_lost")
     [second] = shell.json("reserve", "mail", "--wait", "5s")
     assert (second["attempt"], second["used"], second["error"]) == (2, 2, "busy")
-    assert shell.ok("release", second["lease"]).out == "j dead: tries\n"
+    assert shell.ok("release", second["lease"]).out == "j failed: tries\n"
     old = shell.run("ack", second["lease"], "--json")
     assert (old.code, old.error["code"]) == (1, "lease_lost")
 
@@ -134,7 +134,7 @@ def test_reserve_says_when_nothing_is_ready(shell: Shell) -> None:
 
 def test_many_ids_are_answered_each_on_its_own(shell: Shell) -> None:
     shell.ok("push", "mail", "x", "--id", "one")
-    ran = shell.run("cancel", "mail", "one", "two", "--json")
+    ran = shell.run("delete", "mail", "one", "two", "--json")
     assert ran.code == 1
     assert [one.get("event") or one["error"]["code"] for one in ran.documents] == ["cancelled", "job_not_found"]
 
@@ -179,12 +179,12 @@ def test_dead_letters_of_all_queues_with_the_last_line_of_their_error(shell: She
         lease = shell.json("reserve", queue)[0]["lease"]
         error = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: no address\n'
         shell.ok("kill", lease, "--error", error)
-    shown = shell.ok("dead", "list").out
+    shown = shell.ok("failed", "list").out
     assert [line.split()[:2] for line in shown.splitlines()[1:]] == [["mail", "mail-1"], ["sms", "sms-1"]]
     assert shown.count("ValueError: no address") == 2
     assert "Traceback" not in shown
-    assert [one["queue"] for one in shell.json("dead", "list")] == ["mail", "sms"]
-    assert shell.ok("dead", "list", "--namespace", "empty").err == "no dead jobs in empty\n"
+    assert [one["queue"] for one in shell.json("failed", "list")] == ["mail", "sms"]
+    assert shell.ok("failed", "list", "--namespace", "empty").err == "no failed jobs in empty\n"
 
 
 def test_what_list_writes_push_reads(shell: Shell) -> None:
@@ -225,7 +225,10 @@ def test_list_shows_the_jobs_of_all_states(shell: Shell) -> None:
     assert [(one["id"], one["state"]) for one in found] == [
         (word, word) for word in ("leased", "ready", "delayed", "dead")
     ]
-    assert "in 59m" in shell.ok("list", "mail").out
+    shown = shell.ok("list", "mail").out
+    assert "in 59m" in shown
+    assert [line.split()[1] for line in shown.splitlines()[1:]] == ["running", "ready", "delayed", "failed"]
+    assert [one["id"] for one in shell.json("list", "mail", "--state", "running")] == ["leased"]
     assert [one["id"] for one in shell.json("list", "mail", "--state", "delayed")] == ["delayed"]
     assert shell.ok("list", "empty").err == "no jobs in default/empty\n"
     assert shell.ok("list", "mail", "--limit", "3").err == "there are more; --limit 0 shows all jobs\n"

@@ -18,7 +18,7 @@ def test_the_installed_program_works_and_tells_by_its_exit_code(shell: Shell) ->
     done = shell.spawn("push", "mail", "-", "--id", "j", "--json", stdin="hello")
     assert (done.code, done.err, done.document["event"]) == (0, "", "accepted")
     assert shell.spawn("get", "mail", "j", "--body").out == "hello"
-    refused = shell.spawn("cancel", "mail", "other")
+    refused = shell.spawn("delete", "mail", "other")
     assert (refused.code, refused.out) == (1, "")
     assert refused.err == "duetime: there is no job 'other' in default/mail\n"
 
@@ -144,7 +144,7 @@ def test_a_question_is_asked_on_a_terminal(shell: Shell) -> None:
     shell.ok("push", "mail", "x")
     assert "Nothing was changed" in answer(shell, "n", "queue", "purge", "mail")
     assert shell.json("queue", "counts", "mail")[0]["ready"] == 1
-    assert "Remove 0 delayed, 1 ready, 0 leased, 0 dead jobs" in answer(shell, "y", "queue", "purge", "mail")
+    assert "Delete 0 running, 1 ready, 0 delayed, 0 failed jobs" in answer(shell, "y", "queue", "purge", "mail")
     assert shell.json("queue", "counts", "mail")[0]["ready"] == 0
 
 

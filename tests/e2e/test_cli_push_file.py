@@ -86,7 +86,7 @@ def test_lines_that_were_listed_go_back_into_their_own_queues(shell: Shell, tmp_
         shell.json("push", queue, f"of {queue}", "--id", queue, "--delay", "1h", "--tries", "7")
     listed = [shell.run("list", queue, "--state", "delayed", "--json").out for queue in ("a", "b", "a")]
     for queue in ("a", "b"):
-        shell.json("cancel", queue, queue)
+        shell.json("delete", queue, queue)
     (tmp_path / "jobs.jsonl").write_text("".join(listed) + '{"body": "x"}\n{"body": "y", "queue": "c", "id": "c"}\n')
 
     ran = shell.run("push", "--file", "jobs.jsonl", "--json")

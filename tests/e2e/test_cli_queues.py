@@ -44,9 +44,10 @@ def test_totals_are_shown_by_day_and_in_all(filled: Shell) -> None:
     by_day = told["days"].values()
     assert told["running"] == {name: sum(day[name] for day in by_day) for name in told["running"]}
     header, *days, in_all = filled.ok("queue", "totals", "mail").out.splitlines()
-    assert header.split() == ["day", *told["running"]]
+    words = ("day", "accepted", "delivered", "finished", "retried", "leases expired", "failed", "deleted", "expired")
+    assert header.split() == " ".join([*words, "retried by hand"]).split()
     assert [day.split()[0] for day in days] == list(told["days"])
-    assert in_all.split() == ["in", "all", *map(str, told["running"].values())]
+    assert in_all.split() == ["total", *map(str, told["running"].values())]
 
 
 def test_all_queues_are_paused_and_resumed_at_once(filled: Shell) -> None:
@@ -65,51 +66,51 @@ def test_purge_asks_and_without_a_terminal_wants_yes(filled: Shell) -> None:
     assert "3 ready" in refused.error["message"]
     [some] = filled.json("queue", "purge", "mail", "--state", "ready", "--yes")
     assert some == {"namespace": "default", "queue": "mail", "removed": 3}
-    assert filled.ok("queue", "purge", "mail", "-y").out == "default/mail: 3 removed\n"
+    assert filled.ok("queue", "purge", "mail", "-y").out == "default/mail: 3 deleted\n"
 
 
 def test_dead_letters_are_shown_and_brought_back(filled: Shell) -> None:
-    first, second = filled.json("dead", "list", "mail")
+    first, second = filled.json("failed", "list", "mail")
     assert (first["id"], first["reason"], first["error"]) == ("d0", "killed", "boom")
-    assert "boom" in filled.ok("dead", "show", "mail", "d1").out
-    assert filled.run("dead", "respawn", "mail").code == 2
-    [back] = filled.json("dead", "respawn", "mail", "d0", "--tries", "7")
+    assert "boom" in filled.ok("failed", "show", "mail", "d1").out
+    assert filled.run("failed", "retry", "mail").code == 2
+    [back] = filled.json("failed", "retry", "mail", "d0", "--tries", "7")
     assert (back["event"], back["id"]) == ("respawned", "d0")
     [job] = filled.json("get", "mail", "d0")
     assert (job["state"], job["tries"], job["used"]) == ("ready", 7, 0)
-    alive = filled.run("dead", "show", "mail", "d0", "--json")
-    assert (alive.code, alive.error["code"]) == (1, "not_dead")
-    missing = filled.run("dead", "respawn", "mail", "d0", "d1", "--json")
+    alive = filled.run("failed", "show", "mail", "d0", "--json")
+    assert (alive.code, alive.error["code"]) == (1, "not_failed")
+    missing = filled.run("failed", "retry", "mail", "d0", "d1", "--json")
     assert (missing.code, missing.error["fields"]["ids"]) == (1, ["d0"])
     assert [one["id"] for one in missing.documents] == [second["id"]]
-    assert filled.ok("dead", "respawn", "mail", "--all").out == ""
+    assert filled.ok("failed", "retry", "mail", "--all").out == ""
 
 
 def test_dead_letters_are_brought_back_by_text_and_time(filled: Shell) -> None:
-    assert filled.ok("dead", "respawn", "mail", "--matching", "no such error").out == ""
-    assert filled.json("dead", "respawn", "mail", "--before", "2020-01-01T00:00:00Z") == []
-    assert filled.run("dead", "respawn", "mail", "--matching", "boom", "--all").code == 2
-    assert filled.run("dead", "respawn", "mail", "--after", "yesterday").code == 2
-    back = filled.json("dead", "respawn", "mail", "--matching", "boom", "--after", "2020-01-01T00:00:00Z")
+    assert filled.ok("failed", "retry", "mail", "--matching", "no such error").out == ""
+    assert filled.json("failed", "retry", "mail", "--before", "2020-01-01T00:00:00Z") == []
+    assert filled.run("failed", "retry", "mail", "--matching", "boom", "--all").code == 2
+    assert filled.run("failed", "retry", "mail", "--after", "yesterday").code == 2
+    back = filled.json("failed", "retry", "mail", "--matching", "boom", "--after", "2020-01-01T00:00:00Z")
     assert sorted(one["id"] for one in back) == ["d0", "d1"]
 
 
 def test_dead_letters_are_deleted_but_nothing_else_is(filled: Shell) -> None:
     [alive] = filled.json("list", "mail", "--limit", "1") or [None]
     assert alive
-    refused = filled.run("dead", "delete", "mail", "d0", alive["id"], "--json")
-    assert (refused.code, refused.error["code"]) == (1, "not_dead")
-    assert len(filled.json("dead", "list", "mail")) == 2
-    assert filled.json("dead", "delete", "mail", "d0")[0]["removed"] == 1
-    assert filled.run("dead", "delete", "mail", "--all").code == 2
-    assert filled.json("dead", "delete", "mail", "--all", "--yes")[0]["removed"] == 1
+    refused = filled.run("failed", "delete", "mail", "d0", alive["id"], "--json")
+    assert (refused.code, refused.error["code"]) == (1, "not_failed")
+    assert len(filled.json("failed", "list", "mail")) == 2
+    assert filled.json("failed", "delete", "mail", "d0")[0]["removed"] == 1
+    assert filled.run("failed", "delete", "mail", "--all").code == 2
+    assert filled.json("failed", "delete", "mail", "--all", "--yes")[0]["removed"] == 1
     assert filled.json("queue", "counts", "mail")[0]["ready"] == 3
 
 
 def test_prune_removes_only_what_is_old(filled: Shell) -> None:
-    assert filled.json("dead", "prune", "mail", "--older-than", "1h", "--yes")[0]["removed"] == 0
-    assert filled.run("dead", "prune", "mail", "--older-than", "0").code == 2
-    assert filled.json("dead", "prune", "mail", "--older-than", "0", "--yes")[0]["removed"] == 2
+    assert filled.json("failed", "prune", "mail", "--older-than", "1h", "--yes")[0]["removed"] == 0
+    assert filled.run("failed", "prune", "mail", "--older-than", "0").code == 2
+    assert filled.json("failed", "prune", "mail", "--older-than", "0", "--yes")[0]["removed"] == 2
     assert filled.json("queue", "counts", "mail")[0]["ready"] == 3
 
 

@@ -29,8 +29,8 @@ def test_a_server_answers_as_its_store_does(shell: Shell, serve: Callable[..., A
     assert remote.json("ack", first["lease"])[0]["event"] == "acked"
     assert remote.json("release", second["lease"], "--kill", "--error", "boom")[0]["event"] == "dead"
     assert remote.run("release", second["lease"], "--json").error["code"] == "lease_lost"
-    assert remote.json("dead", "list", "mail")[0]["error"] == "boom"
-    assert remote.json("dead", "respawn", "mail", "--all")[0]["event"] == "respawned"
+    assert remote.json("failed", "list", "mail")[0]["error"] == "boom"
+    assert remote.json("failed", "retry", "mail", "--all")[0]["event"] == "respawned"
     assert remote.json("queue", "pause", "mail")[0]["rules"]["paused"] is True
     [frame] = remote.json("top", "--once")
     assert frame["queues"][0]["counts"]["ready"] == 1

@@ -137,12 +137,12 @@ def test_the_first_sentences_in_the_table_are_those_of_the_functions() -> None:
         ("duetime re", {"reserve", "release", "reschedule", "recurring", "restore"}),
         ("duetime --url http://x re", {"reserve", "release", "reschedule", "recurring", "restore"}),
         ("duetime queue p", {"pause", "purge"}),
-        ("duetime fai", set[str]()),
+        ("duetime fai", {"failed"}),
         ("duetime push mail --pri", {"--priority"}),
         ("duetime push mail --priority ", {"high", "normal", "low"}),
         ("duetime push mail --priority h", {"high"}),
         ("duetime push mail --id x --i", {"--if-exists"}),
-        ("duetime list mail --state l", {"leased"}),
+        ("duetime list mail --state ru", {"running"}),
         ("duetime push mail --ur", {"--url"}),
         ("duetime pipeline stats --ur", set[str]()),
         ("duetime --url http://x pipeline stats --js", {"--json"}),
@@ -185,6 +185,5 @@ def test_a_long_help_text_stays_on_the_line_of_its_option(shell: Shell) -> None:
 def test_help_of_a_group_imports_none_of_its_commands(shell: Shell) -> None:
     modules = loaded(shell, "--help")
     assert not modules & {"duetime.cli.push", "duetime.cli.topic", "duetime.cli.pipelines.schedule", "httpx"}
-    assert "Bring dead jobs back" in shell.ok("dead", "-h").out
-    assert "Dead letters: list, bring back" in shell.ok("-h").out
-    assert "failed" not in shell.ok("-h").out
+    assert "Retry failed jobs" in shell.ok("failed", "-h").out
+    assert "Failed jobs (dead letters)" in shell.ok("-h").out

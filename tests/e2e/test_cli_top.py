@@ -31,7 +31,7 @@ def test_one_frame_of_top(shell: Shell) -> None:
     assert abs(mail["late_ms"] - truth) < 0.05 * truth
     assert (night["late_ms"], night["rules"]["paused"], night["counts"]["delayed"]) == (None, True, 1)
     text = shell.ok("top", "--once").out
-    assert "2 queues: 2 ready, 1 delayed, 0 leased, 0 dead" in text
+    assert "2 queues: 2 ready, 1 delayed, 0 running, 0 failed" in text
     assert "paused" in text
     assert [one["queue"] for one in shell.json("top", "night", "--once")[0]["queues"]] == ["night"]
 
@@ -58,20 +58,20 @@ def test_the_demo_tells_its_story(shell: Shell) -> None:
     assert [(step["job"], step["state"]) for step in story] == [
         ("reminder", "delayed"),
         ("invoice", "delayed"),
-        ("invoice", "leased"),
+        ("invoice", "running"),
         ("invoice", "delayed"),
-        ("reminder", "leased"),
-        ("reminder", "acked"),
-        ("invoice", "leased"),
-        ("invoice", "acked"),
+        ("reminder", "running"),
+        ("reminder", "done"),
+        ("invoice", "running"),
+        ("invoice", "done"),
         ("webhook", "ready"),
-        ("webhook", "leased"),
+        ("webhook", "running"),
         ("webhook", "delayed"),
-        ("webhook", "leased"),
-        ("webhook", "dead"),
+        ("webhook", "running"),
+        ("webhook", "failed"),
         ("webhook", "ready"),
-        ("webhook", "leased"),
-        ("webhook", "acked"),
+        ("webhook", "running"),
+        ("webhook", "done"),
     ]
     assert (sums["jobs"], sums["deliveries"], sums["early"]) == (3, 6, 0)
     assert 0 <= sums["lateness_ms"]["min"] <= sums["lateness_ms"]["median"] <= sums["lateness_ms"]["max"]
@@ -80,5 +80,5 @@ def test_the_demo_tells_its_story(shell: Shell) -> None:
 def test_the_demo_draws_its_time_line(shell: Shell) -> None:
     ran = shell.ok("demo", "--fast")
     assert re.search(r"^ reminder +····", ran.out, re.MULTILINE)
-    assert "a dead letter" in ran.out
+    assert "no tries left" in ran.out
     assert "3 jobs, 6 deliveries, none early" in ran.out

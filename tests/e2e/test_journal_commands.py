@@ -26,7 +26,7 @@ def test_a_server_and_programs_beside_it_write_one_history(shell: Shell, serve: 
     shell.ok("release", leased["lease"], "--delay", "0s")
     [leased] = shell.json("reserve", "mail")
     shell.ok("release", leased["lease"], "--kill")
-    shell.ok("dead", "respawn", "mail", "welcome-42")
+    shell.ok("failed", "retry", "mail", "welcome-42")
     [leased] = shell.json("reserve", "mail")
     shell.ok("ack", leased["lease"])
 
@@ -53,7 +53,7 @@ def test_the_lives_of_an_id_are_told_one_after_the_other(shell: Shell, tmp_path:
     shell.ok("push", "mail", "one", "--id", "a")
     assert shell.run("history", "a").code == 2, "there is no journal yet"
     serve_once(shell)
-    shell.ok("cancel", "mail", "a")
+    shell.ok("delete", "mail", "a")
     shell.ok("push", "mail", "two", "--id", "a")
     shell.ok("push", "sms", "three", "--id", "a")
     shell.ok("queue", "purge", "mail", "--yes")

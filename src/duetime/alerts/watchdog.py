@@ -217,7 +217,7 @@ class Watchdog(Duty):
                 Problem(
                     f"{queue} gained {grown} dead letters",
                     f"Within {WINDOW_S / 60:g} minutes; now there are {dead} (pool {name}). "
-                    f"See why: duetime dead list {queue.name} --namespace {queue.namespace}",
+                    f"See why: duetime failed list {queue.name} --namespace {queue.namespace}",
                 ),
             )
 

@@ -115,7 +115,7 @@ def mail_server(options: MailOptions, target: Target) -> None:
 
 @takes_options
 def list_alerts(target: Target) -> None:
-    """Show who receives alerts, and the open problems.
+    """Show the recipients of alerts, and the open problems.
 
     Examples:
         duetime alert list --url redis://localhost
@@ -126,16 +126,16 @@ def list_alerts(target: Target) -> None:
         answer.document(shown)
         return
     now = SystemClock().now_ms()
-    for address in shown["addresses"] or ("nobody: duetime alert add ADDRESS",):
-        answer.console.print(f"sent to   {safe(address)}")
+    for address in shown["addresses"] or ("nobody: add one with `duetime alert add ADDRESS`",):
+        answer.console.print(f"recipient {safe(address)}")
     for name, address in shown["channels"].items():
         answer.console.print(f"channel   {safe(name)}: {safe(address)}")
     if server := shown["mail_server"]:
         answer.console.print(f"mails     through {safe(server['host'])} from {safe(server['sender'])}")
     for one in shown["problems"]:
-        answer.console.print(f"wrong     {safe(one['title'])}, since {moment(one['since'], now)}")
+        answer.console.print(f"problem   {safe(one['title'])}, since {moment(one['since'], now)}")
     if not shown["problems"]:
-        answer.console.print("wrong     nothing")
+        answer.console.print("problem   none")
 
 
 @takes_options

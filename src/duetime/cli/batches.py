@@ -20,7 +20,7 @@ COUNTS = ("total", "waiting", "running", "done", "failed", "cancelled", "expired
 
 @takes_options
 def list_batches(target: Target) -> None:
-    """List the batches of the namespace that are open or have dead letters.
+    """List the batches of the namespace that are open or have failed jobs.
 
     Examples:
         duetime batch list
@@ -88,7 +88,7 @@ def cancel(
     target: Target,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove the waiting jobs of a batch and close it; running jobs finish.
+    """Delete the waiting jobs of a batch and close it; running jobs finish.
 
     Examples:
         duetime batch cancel mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa --yes
@@ -97,7 +97,7 @@ def cancel(
     with _app(target) as app:
         found = app.find_batch(batch)
         if not yes:
-            answer.confirm(f"Remove {found.status().waiting:,} waiting jobs of {safe(batch)} for good?", yes=False)
+            answer.confirm(f"Delete {found.status().waiting:,} waiting jobs of {safe(batch)}?", yes=False)
         _show(found.cancel(), target)
 
 

@@ -19,7 +19,6 @@ class Noun(NamedTuple):
     name: str
     summary: str
     commands: tuple[Command, ...]
-    hidden: bool = False
 
 
 SERVER = (
@@ -33,22 +32,22 @@ JOBS = (
     Command("push", "push:push", "Add a job, or a file of jobs."),
     Command("later", "push:later", "Add a job that is due later."),
     Command("reserve", "consume:reserve", "Lease jobs that are due, to `ack` or `release` them."),
-    Command("ack", "consume:ack", "Finish jobs: they are removed."),
+    Command("ack", "consume:ack", "Finish jobs."),
     Command("release", "consume:release", "Give a job back, to be tried again."),
-    Command("extend", "consume:extend", "Hold jobs for longer: renew their leases."),
-    Command("kill", "consume:kill", "Send jobs to the dead letters, without another try."),
-    Command("cancel", "jobs:cancel", "Remove jobs in any state."),
+    Command("extend", "consume:extend", "Renew the leases of running jobs."),
+    Command("kill", "consume:kill", "Fail jobs for good, without another try."),
+    Command("delete", "jobs:delete", "Delete jobs in any state."),
     Command("reschedule", "jobs:reschedule", "Change when waiting jobs are due."),
     Command("get", "jobs:get", "Show a job in any state."),
-    Command("list", "jobs:list_jobs", "List the jobs of a queue: leased, ready, delayed and dead ones."),
-    Command("peek", "jobs:peek", "Show the next job without leasing it: the first ready one, else the next one due."),
+    Command("list", "jobs:list_jobs", "List the jobs of a queue by state: running, ready, delayed, failed."),
+    Command("peek", "jobs:peek", "Show the next job without leasing it: the first ready job, else the next due one."),
 )
 
 OPERATIONS = (
-    Command("history", "journal:history", "Show what happened to a job, also after it was removed."),
+    Command("history", "journal:history", "Show what happened to a job, also after it is gone."),
     Command("top", "top:top", "Watch the queues of the namespace: counts, rates, lateness. Press q to leave."),
     Command("monitor", "top:monitor", "Compare queues with thresholds; the exit code is 1 if one is exceeded."),
-    Command("demo", "demo:demo", "See a delayed job, a retry, a dead letter and a respawn in twenty seconds."),
+    Command("demo", "demo:demo", "Watch a delayed job, a retry and a failed job in twenty seconds."),
     Command("doctor", "doctor:doctor", "Check that settings and stores are safe, and print how to fix what is not."),
     Command("migrate", "transfer:migrate", "Create or upgrade the tables of PostgreSQL, MariaDB, MySQL or SQLite."),
     Command("move", "transfer:move", "Move all jobs, rules, tokens, topics and users to another store."),
@@ -59,36 +58,27 @@ OPERATIONS = (
 QUEUE = (
     Command("list", "queues:list_queues", "List the queues of the namespace, with exact counts and rules."),
     Command("counts", "queues:counts", "Count jobs by state, exactly."),
-    Command("totals", "queues:totals", "Count the events of a queue: in all, and on each of the last 31 days (UTC)."),
+    Command("totals", "queues:totals", "Count the events of a queue: in total and for each of the last 31 days (UTC)."),
     Command("rules", "queues:rules", "Show or change a queue's rules: order, caps, what happens to expired jobs."),
     Command("pause", "queues:pause", "Stop deliveries; pushes, acks and expiry go on."),
     Command("resume", "queues:resume", "Deliver again; waiting consumers wake immediately."),
-    Command("purge", "queues:purge", "Remove jobs for good, by state or all of them."),
-)
-
-DEAD = (
-    Command("list", "dead:list_dead", "List dead letters with the last line of their error, longest dead first."),
-    Command("show", "dead:show", "Show one dead letter, with the error that ended it."),
-    Command("respawn", "dead:respawn", "Bring dead jobs back: ready immediately, with all their tries."),
-    Command("delete", "dead:delete", "Remove dead letters for good: some by id, or --all."),
-    Command("prune", "dead:prune", "Remove dead letters that have been dead for a long time."),
+    Command("purge", "queues:purge", "Delete the jobs of a queue, by state or all of them."),
 )
 
 FAILED = (
-    Command("list", "dead:list_dead", "List dead letters with the last line of their error, longest dead first."),
-    Command("retry", "dead:respawn", "Bring dead jobs back: ready immediately, with all their tries."),
-    Command("forget", "dead:delete", "Remove dead letters for good: some by id, or --all."),
-    Command("flush", "dead:flush", "Remove all dead letters of a queue for good."),
-    Command("prune", "dead:prune", "Remove dead letters that have been dead for a long time."),
+    Command("list", "failed:list_failed", "List failed jobs with the last line of their error, oldest failure first."),
+    Command("show", "failed:show", "Show a failed job with its last error."),
+    Command("retry", "failed:retry", "Retry failed jobs: they are ready immediately, with all their tries."),
+    Command("delete", "failed:delete", "Delete failed jobs: some by id, or --all."),
+    Command("prune", "failed:prune", "Delete jobs that failed a long time ago."),
 )
-"""Laravel's names of the commands for dead letters, for people who know them; not shown in the help."""
 
 BATCH = (
-    Command("list", "batches:list_batches", "List the batches of the namespace that are open or have dead letters."),
+    Command("list", "batches:list_batches", "List the batches of the namespace that are open or have failed jobs."),
     Command("show", "batches:show", "Show the progress of a batch, or its result until seven days after its end."),
     Command("pause", "batches:pause", "Start no more jobs of a batch until it is resumed; running jobs finish."),
     Command("resume", "batches:resume", "Let the jobs of a batch start again."),
-    Command("cancel", "batches:cancel", "Remove the waiting jobs of a batch and close it; running jobs finish."),
+    Command("cancel", "batches:cancel", "Delete the waiting jobs of a batch and close it; running jobs finish."),
     Command("shift", "batches:shift", "Shift the due time of every waiting job of a batch."),
 )
 
@@ -104,7 +94,7 @@ TOPIC = (
     Command("edit", "topic:edit", "Change a topic; every server process follows within a second."),
     Command("offline", "topic:offline", "Refuse new jobs; jobs that were accepted are still delivered."),
     Command("online", "topic:online", "Accept jobs, and deliver again after a halt."),
-    Command("remove", "topic:remove", "Remove a topic; its jobs go to the dead letters when they are due."),
+    Command("remove", "topic:remove", "Remove a topic; its jobs fail when they are due."),
     Command("test", "topic:sample", "Send one sample call and show the request and the answer."),
 )
 
@@ -121,7 +111,7 @@ LIMIT = (
 )
 
 JOURNAL = (
-    Command("list", "journal:list_nodes", "List the journal's nodes: how much each wrote, and if it still writes."),
+    Command("list", "journal:list_nodes", "List the nodes of the journal: how much each wrote, if it still writes."),
     Command("end", "journal:end", "End the journal of a pool: its store may be used without one again."),
 )
 
@@ -131,7 +121,7 @@ ALERT = (
     Command("add", "alert:add", "Send every alert to this address, or give it a name that topics can use."),
     Command("remove", "alert:remove", "Stop sending alerts to this address, or to the channel of this name."),
     Command("mail-server", "alert:mail_server", "Set the mail server that sends to plain mail addresses."),
-    Command("list", "alert:list_alerts", "Show who receives alerts, and the open problems."),
+    Command("list", "alert:list_alerts", "Show the recipients of alerts, and the open problems."),
     Command("test", "alert:test", "Send a test alert to every address and show which were reached."),
 )
 
@@ -178,7 +168,7 @@ PANELS: dict[str, tuple[Command | Noun, ...]] = {
     "Tasks": TASKS,
     "Queues": (
         Noun("queue", "Queues as a whole: list, count, rules, pause, purge.", QUEUE),
-        Noun("dead", "Dead letters: list, bring back, remove.", DEAD),
+        Noun("failed", "Failed jobs (dead letters): list, retry, delete.", FAILED),
         Noun("batch", "Batches: progress, pause, cancel, shift in time.", BATCH),
         Noun("recurring", "Recurring tasks: what runs when.", RECURRING),
         Noun("topic", "Topics: queues whose jobs are delivered to a callback URL.", TOPIC),
@@ -187,7 +177,6 @@ PANELS: dict[str, tuple[Command | Noun, ...]] = {
         Noun("limit", "Limits: how many requests a token may make.", LIMIT),
         Noun("journal", "The journal: its nodes, and its end.", JOURNAL),
         Noun("alert", "Alerts: who is notified when something is wrong.", ALERT),
-        Noun("failed", "Laravel's names for `duetime dead`.", FAILED, hidden=True),
     ),
     "Other systems": (
         Noun("bridge", "Bridges to Laravel, Redisson, lmstfy and php-delayqueue: list, relay, drain.", BRIDGE),

@@ -18,6 +18,7 @@ import typer
 
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import (
+    EVENT_WORDS,
     Answer,
     body_text,
     delivery_document,
@@ -120,9 +121,9 @@ def describe_delivery(delivery: Delivery, lease: str) -> str:
 
 @takes_options
 def ack(leases: LeasesArgument, target: Target) -> None:
-    """Finish jobs: they are removed.
+    """Finish jobs.
 
-    Acking a job twice is not an error; acking a lease that expired and was given to another consumer is.
+    Acking a job twice is not an error. Acking is refused if the lease has expired and another consumer has the job.
 
     Examples:
         duetime ack "$lease"
@@ -155,21 +156,21 @@ def _acked(lease: Lease, result: calls.Result) -> Shown | DuetimeError:
     if isinstance(result, DuetimeError):
         return result
     gone = Moved(Event.ACKED, lease.id, lease.born, lease.attempt, reason="gone")
-    return moved_document(lease.queue, result or gone), f"{lease.id} {'acked' if result else 'was gone already'}"
+    return moved_document(lease.queue, result or gone), f"{lease.id} {'done' if result else 'was done already'}"
 
 
 @dataclass(frozen=True)
 class ReleaseOptions:
     delay: Annotated[str, typer.Option(metavar="DURATION", help="How long until the next try.")] = "0"
     error: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the job.")] = ""
-    kill: Annotated[bool, typer.Option("--kill", help="No further try: send it to the dead letters.")] = False
+    kill: Annotated[bool, typer.Option("--kill", help="No further try: the job fails for good.")] = False
 
 
 @takes_options
 def release(lease: LeaseArgument, options: ReleaseOptions, target: Target) -> None:
     """Give a job back, to be tried again.
 
-    A job that has used up its tries goes to the dead letters instead; the answer says so.
+    A job that has used up its tries fails instead; the answer says so.
 
     Examples:
         duetime release "$lease" --delay 30s --error "mail server busy"
@@ -190,7 +191,7 @@ def extend(
     target: Target,
     ttr: Annotated[str, typer.Option(metavar="DURATION", help="How long the lease holds, from now.")] = TTR,
 ) -> None:
-    """Hold jobs for longer: renew their leases.
+    """Renew the leases of running jobs.
 
     Examples:
         duetime extend "$lease" --ttr 5m
@@ -210,7 +211,7 @@ def kill(
     target: Target,
     error: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the job.")] = "",
 ) -> None:
-    """Send jobs to the dead letters, without another try.
+    """Fail jobs for good, without another try.
 
     Examples:
         duetime kill "$lease" --error "no such address"
@@ -261,12 +262,12 @@ def describe_move(moved: Moved) -> str:
     now = SystemClock().now_ms()
     match moved.event:
         case Event.DEAD:
-            return f"{moved.id} dead: {moved.reason}"
+            return f"{moved.id} failed: {moved.reason}"
         case Event.CANCELLED if moved.reason == "running":
-            return f"{moved.id} cancelled while a consumer held it"
+            return f"{moved.id} deleted while it was running"
         case _ if moved.due_at:
             # A due time in the past is delivered immediately.
             due = relative(moved.due_at, now) if moved.due_at > now else "now"
-            return f"{moved.id} {moved.event}, due {due}"
+            return f"{moved.id} {EVENT_WORDS.get(moved.event, moved.event)}, due {due}"
         case _:
-            return f"{moved.id} {moved.event}"
+            return f"{moved.id} {EVENT_WORDS.get(moved.event, moved.event)}"

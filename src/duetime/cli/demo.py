@@ -1,6 +1,6 @@
 """`duetime demo`: the whole story in twenty seconds, on a store that lives in a temporary folder.
 
-Three jobs: one is delayed, one fails once and is tried again, one fails until it is a dead letter and is brought back.
+Three jobs: one is delayed, one fails once and is tried again, one fails for good and is retried.
 Every line on the screen is what the store answered, and the lateness at the end is measured, not claimed. Nothing
 leaves this machine and nothing is left behind.
 """
@@ -37,9 +37,9 @@ JOBS = ("reminder", "invoice", "webhook")
 MARKS = {
     "delayed": ("·", "cyan"),
     "ready": ("○", "green"),
-    "leased": ("█", "yellow"),
-    "dead": ("x", "red"),
-    "acked": ("✓", "bold green"),
+    "running": ("█", "yellow"),
+    "failed": ("x", "red"),
+    "done": ("✓", "bold green"),
 }
 
 
@@ -104,7 +104,7 @@ class Story:
         self._fail(self._take("webhook"), 2.0, "connection refused")
         self._fail(self._take("webhook"), 2.0, "connection refused")
         self._pause(4.0)
-        self._respawn("webhook")
+        self._retry("webhook")
         self._finish(self._take("webhook"))
 
     def _push(self, job: str, delay_s: float, *, tries: int) -> None:
@@ -120,25 +120,25 @@ class Story:
             raise StoryBroken(f"expected {job}, got {delivery.lease.id if delivery else 'nothing'}")
         late_ms = arrived_ms - delivery.due_at
         self._time.lateness_ms.append(late_ms)
-        self._say(job, "leased", f"delivered, try {delivery.used} of {delivery.tries}, {late_ms:.1f} ms after due")
+        self._say(job, "running", f"delivered, try {delivery.used} of {delivery.tries}, {late_ms:.1f} ms after due")
         self._pause(1.0)
         return delivery
 
     def _finish(self, delivery: LeasedJob) -> None:
         self._client.ack(delivery)
-        self._say(delivery.lease.id, "acked", "done: acked and gone")
+        self._say(delivery.lease.id, "done", "done")
 
     def _fail(self, delivery: LeasedJob, retry_s: float, error: str) -> None:
         moved: Moved = self._client.release(delivery, delay=retry_s * self._time.scale, error=error)
         if moved.event is Event.DEAD:
-            self._say(delivery.lease.id, "dead", f"failed ({error}), no tries left: a dead letter")
+            self._say(delivery.lease.id, "failed", f"failed ({error}), no tries left")
         else:
             self._say(delivery.lease.id, "delayed", f"failed ({error}), tried again in {retry_s:g} s")
 
-    def _respawn(self, job: str) -> None:
+    def _retry(self, job: str) -> None:
         if [moved.id for moved in self._queue.dead.respawn([job])] != [job]:
-            raise StoryBroken(f"{job} was not among the dead letters")
-        self._say(job, "ready", "respawned by an operator: ready again, all tries back")
+            raise StoryBroken(f"{job} was not among the failed jobs")
+        self._say(job, "ready", "retried by an operator: ready again, with all its tries")
 
     def _say(self, job: str, state: str, text: str) -> None:
         self._show(self._time.add(job, state, text))
@@ -166,7 +166,7 @@ def _bar(moments: list[Moment], width: int, until_s: float) -> Text:
     for column in range(width):
         at_s = column * LENGTH_S / width
         started = [one for one in moments if one.at_s <= at_s + LENGTH_S / width]
-        ended = started and started[-1].state == "acked" and started[-1].at_s < at_s
+        ended = started and started[-1].state == "done" and started[-1].at_s < at_s
         if at_s > until_s or not started or ended:
             bar.append(" ")
         else:
@@ -234,7 +234,7 @@ def demo(
     target: Target,
     fast: Annotated[bool, typer.Option("--fast", help="Ten times as fast.")] = False,
 ) -> None:
-    """See a delayed job, a retry, a dead letter and a respawn in twenty seconds.
+    """Watch a delayed job, a retry and a failed job in twenty seconds.
 
     Runs on an embedded store in a temporary folder: no server, no network, nothing stays behind.
     """

@@ -24,7 +24,7 @@ NO_EVICTION = "CONFIG SET maxmemory-policy noeviction, and the same in redis.con
 APPEND_ONLY = "CONFIG SET appendonly yes, and the same in redis.conf"
 THROWS_AWAY = "a full Redis throws jobs away in silence instead of refusing pushes"
 REFUSES = "a full Redis refuses pushes (deliveries and acks go on)"
-MAKE_ROOM = "raise maxmemory, prune dead letters, or move queues to another pool"
+MAKE_ROOM = "raise maxmemory, delete old failed jobs, or move queues to another pool"
 
 WRITES = {
     "aof_last_write_status": "append to its file",

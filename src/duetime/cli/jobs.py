@@ -1,4 +1,4 @@
-"""`cancel`, `reschedule`, `get`, `list` and `peek`: jobs by their id and state."""
+"""`delete`, `reschedule`, `get`, `list` and `peek`: jobs by their id and state."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,6 +10,7 @@ from duetime.cli.consume import Shown, describe_move, show_each
 from duetime.cli.options import Target, parse_when, takes_options
 from duetime.cli.output import (
     Answer,
+    StateWord,
     body_text,
     job_document,
     moment,
@@ -28,8 +29,6 @@ from duetime.model.job import Job, State, chunks
 from duetime.model.names import Queue, check_id
 
 PAGE = 100
-ALL_STATES = (State.LEASED, State.READY, State.DELAYED, State.DEAD)
-"""In the order of `list`: what runs, what comes next, what is over."""
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of jobs.")]
@@ -38,13 +37,13 @@ LimitOption = Annotated[int, typer.Option(min=0, metavar="N", help="The most job
 
 
 @takes_options
-def cancel(queue: QueueArgument, ids: IdsArgument, target: Target) -> None:
-    """Remove jobs in any state.
+def delete(queue: QueueArgument, ids: IdsArgument, target: Target) -> None:
+    """Delete jobs in any state.
 
-    A job that runs is taken from its consumer: its ack will be refused.
+    The consumer of a running job loses its lease: its ack will be refused.
 
     Examples:
-        duetime cancel mail welcome-42
+        duetime delete mail welcome-42
     """
     name = target.queue(queue)
     _for_each(target, name, ids, lambda client, chunk: client.send(calls.cancel(name, chunk)))
@@ -113,11 +112,11 @@ def describe_job(job: Job) -> str:
     now = SystemClock().now_ms()
     facts: list[tuple[str, str]] = [
         ("queue", str(job.queue)),
-        ("state", f"{job.state} ({job.reason})" if job.reason else str(job.state)),
+        ("state", f"{StateWord.of(job.state)} ({job.reason})" if job.reason else StateWord.of(job.state)),
         ("due", moment(job.due_at, now) if job.due_at else ""),
-        ("leased", f"until {moment(job.lease_until, now)}" if job.lease_until else ""),
+        ("running", f"until {moment(job.lease_until, now)}" if job.lease_until else ""),
         ("expires", moment(job.expires_at, now) if job.expires_at else ""),
-        ("died", moment(job.dead_at, now) if job.dead_at else ""),
+        ("failed", moment(job.dead_at, now) if job.dead_at else ""),
         ("tries", f"{tries_text(job.used, job.tries)} used, {job.attempt} deliveries so far"),
         ("priority", job.priority.name.lower()),
         ("born", rfc3339(job.born)),
@@ -132,13 +131,13 @@ def describe_job(job: Job) -> str:
 def list_jobs(
     queue: QueueArgument,
     target: Target,
-    state: Annotated[State | None, typer.Option(help="Only jobs in this state.", show_default=False)] = None,
+    state: Annotated[StateWord | None, typer.Option(help="Only jobs in this state.", show_default=False)] = None,
     limit: LimitOption = PAGE,
 ) -> None:
-    """List the jobs of a queue: leased, ready, delayed and dead ones.
+    """List the jobs of a queue by state: running, ready, delayed, failed.
 
-    Ready ones in the order of delivery, delayed ones by due time, leased ones by the end of their lease, dead ones
-    longest dead first.
+    Running jobs are sorted by the end of their lease, ready jobs by the order of delivery, delayed jobs by due time,
+    failed jobs by the time of failure.
 
     Examples:
         duetime list mail
@@ -149,13 +148,12 @@ def list_jobs(
         show_jobs(client.queue(queue), state, limit, as_json=target.json)
 
 
-def show_jobs(queue: QueueClient, state: State | None, limit: int, *, as_json: bool) -> None:
-    states = [state] if state else ALL_STATES
-    found = (job for one in states for job in walk(queue, one))
+def show_jobs(queue: QueueClient, state: StateWord | None, limit: int, *, as_json: bool) -> None:
+    found = (job for one in ([state] if state else StateWord) for job in walk(queue, one.state))
     show_walk(found, state, limit, as_json=as_json, nothing=f"no {f'{state} ' if state else ''}jobs in {queue.name}")
 
 
-def show_walk(found: Iterable[Job], state: State | None, limit: int, *, as_json: bool, nothing: str) -> None:
+def show_walk(found: Iterable[Job], state: StateWord | None, limit: int, *, as_json: bool, nothing: str) -> None:
     """A table in one piece, or JSON as it comes; says when there are more."""
     answer = Answer(as_json=as_json)
     jobs: list[Job] = []
@@ -187,26 +185,26 @@ def walk(queue: QueueClient, state: State) -> Iterator[Job]:
             return
 
 
-def job_columns(jobs: Sequence[Job], state: State | None) -> dict[str, list[str]]:
+def job_columns(jobs: Sequence[Job], state: StateWord | None) -> dict[str, list[str]]:
     now = SystemClock().now_ms()
     columns = {"id": [safe(job.id) for job in jobs]}
     if len({job.queue for job in jobs}) > 1:
         columns = {"queue": [job.queue.name for job in jobs], **columns}
     match state:
         case None:
-            columns["state"] = [str(job.state) for job in jobs]
+            columns["state"] = [StateWord.of(job.state) for job in jobs]
             columns["due"] = ["-" if job.state is State.DEAD else relative(job.due_at, now) for job in jobs]
-        case State.LEASED:
+        case StateWord.RUNNING:
             columns["lease ends"] = [relative(job.lease_until, now) for job in jobs]
-        case State.DEAD:
-            columns["died"] = [relative(job.dead_at, now) for job in jobs]
+        case StateWord.FAILED:
+            columns["failed"] = [relative(job.dead_at, now) for job in jobs]
             columns["reason"] = [job.reason for job in jobs]
-        case State.DELAYED | State.READY:
+        case StateWord.DELAYED | StateWord.READY:
             columns["due"] = [relative(job.due_at, now) for job in jobs]
     columns["tries"] = [tries_text(job.used, job.tries) for job in jobs]
     columns["priority"] = [job.priority.name.lower() for job in jobs]
     columns["body"] = [preview(job.body) for job in jobs]
-    if state is State.DEAD:
+    if state is StateWord.FAILED:
         columns["last error"] = [preview(last_line(job.error).encode()) for job in jobs]
     return columns
 
@@ -218,9 +216,9 @@ def last_line(error: str) -> str:
 
 @takes_options
 def peek(queue: QueueArgument, target: Target) -> None:
-    """Show the next job without leasing it: the first ready one, else the next one due.
+    """Show the next job without leasing it: the first ready job, else the next due one.
 
-    Exits with 1 when nothing waits.
+    Exits with 1 if no job waits.
 
     Examples:
         duetime peek mail
@@ -231,4 +229,4 @@ def peek(queue: QueueArgument, target: Target) -> None:
             for job in queue_client.list_jobs(state, limit=1).jobs:
                 target.answer.show(job_document(job), describe_job(job))
                 return
-    raise JobNotFound(f"nothing waits in {target.queue(queue)}")
+    raise JobNotFound(f"no job waits in {target.queue(queue)}")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from duetime.cli.config import ConfigOption, read_settings
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import note, preview, relative, safe
+from duetime.cli.output import EVENT_WORDS, note, preview, relative, safe
 from duetime.client.store_link import on_store
 from duetime.journal import registration
 from duetime.journal.events import ENDS, REPEATED, Entry, as_fields, body_of
@@ -36,7 +36,7 @@ JournalOption = Annotated[
 
 @takes_options
 def list_nodes(target: Target, journal: JournalOption = None, config: ConfigOption = None) -> None:
-    """List the journal's nodes: how much each wrote, and if it still writes.
+    """List the nodes of the journal: how much each wrote, if it still writes.
 
     With a store's URL also the nodes that its pool knows, wherever they write.
 
@@ -141,7 +141,7 @@ def history(
     journal: JournalOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Show what happened to a job, also after it was removed.
+    """Show what happened to a job, also after it is gone.
 
     Reads the journal's folder, so it works where the server runs, or on a copy. With --json one document per entry.
 
@@ -189,7 +189,8 @@ def _timeline(life: Sequence[Entry]) -> Text:
     for entry in life:
         passed = f"+{span(entry.ts - before)}" if entry.ts > before else ""
         text.append(f"  {rfc3339(entry.ts)}  {passed:>9}  ")
-        text.append(f"{entry.event:<14}", style="bold" if entry.event in ENDS or entry.event is Event.DEAD else "")
+        is_end = entry.event in ENDS or entry.event is Event.DEAD
+        text.append(f"{EVENT_WORDS.get(entry.event, entry.event):<14}", style="bold" if is_end else "")
         text.append(", ".join(_details(entry)) + "\n")
         before = entry.ts
     return text

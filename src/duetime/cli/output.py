@@ -7,6 +7,7 @@ characters, so that a body cannot steer the terminal that displays it.
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -16,7 +17,7 @@ from msgspec.structs import asdict
 from duetime.model.clock import rfc3339
 from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.humanise import span
-from duetime.model.job import Delivery, Job, Moved
+from duetime.model.job import Delivery, Event, Job, Moved, State
 from duetime.model.names import Queue
 from duetime.wire import bodies, convert
 from duetime.wire.payload import describe
@@ -28,6 +29,33 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 1_000
 """A pipe has no width; a table that is cut there would lose data."""
 PREVIEW = 48
+
+EVENT_WORDS = {
+    Event.ACKED: "done",
+    Event.CANCELLED: "deleted",
+    Event.DEAD: "failed",
+    Event.LEASE_EXPIRED: "lease expired",
+    Event.GIVEN_BACK: "given back",
+    Event.RESPAWNED: "retried",
+}
+"""Events whose name differs from the word that people read; JSON has the name."""
+
+
+class StateWord(StrEnum):
+    """The states of a job in the words that people read and type; JSON has the words of the API."""
+
+    RUNNING = "running"
+    READY = "ready"
+    DELAYED = "delayed"
+    FAILED = "failed"
+
+    @property
+    def state(self) -> State:
+        return {StateWord.RUNNING: State.LEASED, StateWord.FAILED: State.DEAD}.get(self) or State(self)
+
+    @classmethod
+    def of(cls, state: State) -> "StateWord":
+        return next(word for word in cls if word.state is state)
 
 
 class Answer:

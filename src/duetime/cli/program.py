@@ -78,7 +78,6 @@ def _command(row: Command | Noun, panel: str) -> LazyCommand | Group:
         short_help=row.summary,
         commands={verb.name: LazyCommand(verb, "Commands") for verb in row.commands},
         no_args_is_help=True,
-        hidden=row.hidden,
         rich_help_panel=panel,
     )
 

@@ -9,10 +9,10 @@ from msgspec.structs import asdict
 
 from duetime.cli.jobs import QueueArgument
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, queue_document
+from duetime.cli.output import Answer, StateWord, queue_document
 from duetime.client.calls import QueueStatus
 from duetime.model.errors import InvalidRequest
-from duetime.model.job import Counts, State, Totals, sum_counts
+from duetime.model.job import Counts, Totals, sum_counts
 from duetime.model.names import Queue
 from duetime.model.settings import read_size
 from duetime.stores.base import QueueRules, RulesChange
@@ -20,7 +20,20 @@ from duetime.stores.base import QueueRules, RulesChange
 QueuesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="QUEUE", help="Names of queues.", show_default=False)
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Every queue of the namespace that there is now.")]
+SomeQueues = Annotated[
+    list[str] | None, typer.Argument(metavar="QUEUE", help="Names of queues; all queues if not given.")
+]
+AllOption = Annotated[bool, typer.Option("--all", help="All queues that the namespace has now.")]
+
+
+TOTAL_WORDS = {
+    "acked": "finished",
+    "released": "retried",
+    "lapsed": "leases expired",
+    "dead": "failed",
+    "cancelled": "deleted",
+    "respawned": "retried by hand",
+}
 
 
 @takes_options
@@ -39,8 +52,8 @@ def list_queues(target: Target) -> None:
 
 
 def _count_columns(counts: Sequence[Counts]) -> dict[str, list[str]]:
-    names = ("ready", "delayed", "leased", "dead", "expired")
-    return {f"{name} ": [f"{getattr(one, name):,}" for one in counts] for name in names}
+    names = {"ready": "ready", "delayed": "delayed", "running": "leased", "failed": "dead", "expired": "expired"}
+    return {f"{word} ": [f"{getattr(one, name):,}" for one in counts] for word, name in names.items()}
 
 
 def describe_rules(rules: QueueRules) -> str:
@@ -56,11 +69,11 @@ def status_document(status: QueueStatus) -> dict[str, Any]:
 @takes_options
 def counts(
     target: Target,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Which; all if not given.")] = None,
+    queues: SomeQueues = None,
 ) -> None:
     """Count jobs by state, exactly.
 
-    A queue that nobody has pushed to has zeros. `expired` is a running total of jobs that were not done in time.
+    An unknown queue has zeros. `expired` counts the jobs whose time to live ended, since the queue exists.
 
     Examples:
         duetime queue counts mail
@@ -82,9 +95,9 @@ def counts(
 
 @takes_options
 def totals(queue: QueueArgument, target: Target) -> None:
-    """Count the events of a queue: in all, and on each of the last 31 days (UTC).
+    """Count the events of a queue: in total and for each of the last 31 days (UTC).
 
-    They go back to zero when an idle queue is forgotten, unless its rule `kept` is set.
+    They go back to zero when an idle queue is removed, unless its rule `kept` is set.
 
     Examples:
         duetime queue totals mail
@@ -93,10 +106,10 @@ def totals(queue: QueueArgument, target: Target) -> None:
     with target.connect() as client:
         queue_client = client.queue(queue)
         found = queue_client.totals()
-    rows = {**{day.isoformat(): one for day, one in sorted(found.days.items())}, "in all": found.running}
+    rows = {**{day.isoformat(): one for day, one in sorted(found.days.items())}, "total": found.running}
     columns = {"day": list(rows)}
     for name in Totals.__struct_fields__:
-        columns[f"{name} "] = [f"{getattr(one, name):,}" for one in rows.values()]
+        columns[f"{TOTAL_WORDS.get(name, name)} "] = [f"{getattr(one, name):,}" for one in rows.values()]
     target.answer.table([{**queue_document(queue_client.name), **asdict(found)}], columns)
 
 
@@ -141,7 +154,8 @@ class RulesOptions:
         bool | None, typer.Option("--strict/--no-strict", help="High priority first, always; else shares 5:3:2.")
     ] = None
     expired_to_dead: Annotated[
-        bool | None, typer.Option("--expired-to-dead/--no-expired-to-dead", help="Keep expired jobs as dead letters.")
+        bool | None,
+        typer.Option("--expired-to-dead/--no-expired-to-dead", help="Keep expired jobs as failed."),
     ] = None
     kept: Annotated[
         bool | None, typer.Option("--kept/--no-kept", help="Keep the queue and its totals while it is idle.")
@@ -188,38 +202,33 @@ def rules(queue: QueueArgument, options: RulesOptions, target: Target) -> None:
 
 @dataclass(frozen=True)
 class PurgeOptions:
-    state: Annotated[list[State], typer.Option(help="Only jobs in this state; repeatable. All if not given.")] = field(
-        default_factory=list[State]
+    state: Annotated[list[StateWord], typer.Option(help="Only jobs in this state; repeatable. All if not given.")] = (
+        field(default_factory=list[StateWord])
     )
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
 
 
 @takes_options
 def purge(queue: QueueArgument, options: PurgeOptions, target: Target) -> None:
-    """Remove jobs for good, by state or all of them.
+    """Delete the jobs of a queue, by state or all of them.
 
-    Consumers that hold one of them lose their lease.
+    Consumers of running jobs lose their leases.
 
     Examples:
         duetime queue purge mail
         duetime queue purge mail --state ready --state delayed -y
     """
     answer = target.answer
-    states = tuple(dict.fromkeys(options.state)) or tuple(State)
+    states = tuple(dict.fromkeys(options.state)) or tuple(StateWord)
     with target.connect() as client:
         queue_client = client.queue(queue)
         if not options.yes:
-            answer.confirm(
-                f"Remove {describe_counts(queue_client.counts(), states)} of {queue_client.name} for good?", yes=False
-            )
-        removed = queue_client.purge(states)
+            counts = queue_client.counts()
+            shares = ", ".join(f"{getattr(counts, word.state):,} {word}" for word in states)
+            answer.confirm(f"Delete {shares} jobs of {queue_client.name}?", yes=False)
+        removed = queue_client.purge([word.state for word in states])
     show_removed(answer, queue_client.name, removed)
 
 
-def describe_counts(counts: Counts, states: Sequence[State]) -> str:
-    shares = [f"{getattr(counts, state):,} {state}" for state in states]
-    return f"{', '.join(shares)} jobs"
-
-
 def show_removed(answer: Answer, queue: Queue, removed: int) -> None:
-    answer.show({**queue_document(queue), "removed": removed}, f"{queue}: {removed:,} removed")
+    answer.show({**queue_document(queue), "removed": removed}, f"{queue}: {removed:,} deleted")

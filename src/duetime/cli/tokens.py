@@ -37,7 +37,7 @@ class CreateOptions:
     scope: Annotated[
         list[Access],
         typer.Option(
-            help="read: lease and finish jobs; write: add and cancel them; admin: dead letters and whole queues. "
+            help="read: lease and finish jobs; write: add and delete jobs; admin: failed jobs and whole queues. "
             "Repeatable; read and write if not given."
         ),
     ] = field(default_factory=list[Access])

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, queue_document
-from duetime.cli.queues import describe_rules, status_document
+from duetime.cli.queues import SomeQueues, describe_rules, status_document
 from duetime.client import Client
 from duetime.client.calls import QueueStatus
 from duetime.client.client import QueueClient
@@ -133,7 +133,7 @@ def _first_bucket(queue: QueueClient, edges: Sequence[int]) -> tuple[int, int] |
 def draw(frame: TopFrame, target: Target, problem: str = "") -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
     table.add_column("queue", no_wrap=True, overflow="ellipsis")
-    for name in ("ready", "delayed", "leased", "dead", "expired", "in/s ≥", "out/s ≥", "late"):
+    for name in ("ready", "delayed", "running", "failed", "expired", "in/s ≥", "out/s ≥", "late"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in frame.rows:
@@ -142,11 +142,11 @@ def draw(frame: TopFrame, target: Target, problem: str = "") -> RenderableType:
     head = Text.assemble(("Duetime", "bold"), f"  {target.space} at {mask(target.address)}  {rfc3339(frame.now)}")
     sums = Text(
         f"{len(frame.rows) + frame.hidden} queues: {totals.ready:,} ready, {totals.delayed:,} delayed, "
-        f"{totals.leased:,} leased, {totals.dead:,} dead",
+        f"{totals.leased:,} running, {totals.dead:,} failed",
         style="dim",
     )
     body = table if frame.rows else Text(f"no queues in {target.space} yet", style="dim")
-    foot: list[Text] = [Text(f"and {frame.hidden} quieter ones", style="dim")] if frame.hidden else []
+    foot: list[Text] = [Text(f"and {frame.hidden} less busy queues", style="dim")] if frame.hidden else []
     foot += [Text(problem, style="bold red")] if problem else []
     return Group(head, sums, Text(""), body, *foot)
 
@@ -232,9 +232,9 @@ def wants_to_leave(seconds: float, *, keyboard: bool) -> bool:
 @takes_options
 def top(
     target: Target,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Which; all if not given.")] = None,
+    queues: SomeQueues = None,
     interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two samples.")] = "1s",
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
 ) -> None:
     """Watch the queues of the namespace: counts, rates, lateness. Press q to leave.
 
@@ -302,8 +302,8 @@ class QueueBusy(DuetimeError):
 
 @dataclass(frozen=True)
 class Thresholds:
-    most: Annotated[int, typer.Option("--max", metavar="N", help="Jobs in all states but dead; 0: no limit.")] = 1000
-    max_dead: Annotated[int, typer.Option(metavar="N", help="Dead letters; 0: no limit.")] = 0
+    most: Annotated[int, typer.Option("--max", metavar="N", help="Jobs, failed ones excluded; 0: no limit.")] = 1000
+    max_failed: Annotated[int, typer.Option(metavar="N", help="Failed jobs; 0: no limit.")] = 0
     max_late: Annotated[str, typer.Option(metavar="TIME", help="How long a job may have been due; 0: no limit.")] = "0"
 
 
@@ -311,13 +311,13 @@ class Thresholds:
 def monitor(
     thresholds: Thresholds,
     target: Target,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Which; all if not given.")] = None,
+    queues: SomeQueues = None,
 ) -> None:
     """Compare queues with thresholds; the exit code is 1 if one is exceeded.
 
     Examples:
         duetime monitor mail --max 1000
-        duetime monitor --max-dead 1 --max-late 5m --json
+        duetime monitor --max-failed 1 --max-late 5m --json
     """
     with target.connect() as client:
         found = [client.queue(name).status() for name in queues] if queues else client.queues()
@@ -343,8 +343,8 @@ def monitor(
         "size ": [f"{_size(one):,}" for one in found],
         "ready ": [f"{one.counts.ready:,}" for one in found],
         "delayed ": [f"{one.counts.delayed:,}" for one in found],
-        "leased ": [f"{one.counts.leased:,}" for one in found],
-        "dead ": [f"{one.counts.dead:,}" for one in found],
+        "running ": [f"{one.counts.leased:,}" for one in found],
+        "failed ": [f"{one.counts.dead:,}" for one in found],
         "late ": [span(_late(one)) if _late(one) else "-" for one in found],
         "status": [f"ALERT: {', '.join(alert)}" if alert else "OK" for alert in alerts],
     }
@@ -356,7 +356,7 @@ def monitor(
 def _alerts(one: QueueStatus, thresholds: Thresholds, late_ms: int) -> Sequence[str]:
     over = (
         (thresholds.most, _size(one), "size"),
-        (thresholds.max_dead, one.counts.dead, "dead"),
+        (thresholds.max_failed, one.counts.dead, "failed"),
         (late_ms, _late(one), "late"),
     )
     return [name for limit, value, name in over if limit and value >= limit]

@@ -205,7 +205,7 @@ def remove(
     target: Target,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove a topic; its jobs go to the dead letters when they are due.
+    """Remove a topic; its jobs fail when they are due.
 
     Examples:
         duetime topic remove mail --yes
@@ -213,7 +213,7 @@ def remove(
     with target.connect() as client:
         if not yes:
             waiting = client.queue(topic).size()
-            question = f"Remove the topic {topic}? Its {waiting:,} jobs go to the dead letters as they fall due."
+            question = f"Remove the topic {topic}? Its {waiting:,} jobs fail when they are due."
             target.answer.confirm(question, yes=False)
         _show(Topics(client).remove(topic), target, "removed")
 

@@ -104,7 +104,7 @@ async def _survey(places: MovePlaces, answer: Answer) -> None:
     for queue, one in counts.items():
         answer.show(
             {"queue": str(queue), "ready": one.ready, "delayed": one.delayed, "leased": one.leased, "dead": one.dead},
-            f"{queue}: {one.ready:,} ready, {one.delayed:,} delayed, {one.leased:,} leased, {one.dead:,} dead",
+            f"{queue}: {one.ready:,} ready, {one.delayed:,} delayed, {one.leased:,} running, {one.dead:,} failed",
         )
     answer.show(document, text)
 
