@@ -31,7 +31,7 @@ def test_a_token_is_made_with_scopes_shown_once_limited_and_revoked(boss: Visito
 
     page = boss.get("access").text
     assert secret not in page
-    line = r'<code>(\w+)</code></td><td>billing</td>.*?name="token" value="([^"]+)"'
+    line = r'<code>(\w+)</code></td><td[^>]*>billing</td>.*?name="token" value="([^"]+)"'
     [(label, key)] = re.findall(line, page, re.DOTALL)
     assert push(console_server, secret) == 201
     reserve = f"{console_server.api}/v1/queues/{SPACE}/mail/reserve"

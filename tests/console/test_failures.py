@@ -66,6 +66,8 @@ def groups(page: str) -> dict[str, str]:
         ("ConnectionError: [Errno 111] refused", ErrorName("ConnectionError", "ConnectionError: [Errno 111] refused")),
         ("PHP Fatal: x in a.php:7\n#0 main", ErrorName("", "PHP Fatal: x in a.php:N")),
         ("", ErrorName("", "")),
+        ("customer 297 has no VAT number", ErrorName("", "customer N has no VAT number")),
+        ("gateway: answered 503", ErrorName("", "gateway: answered 503")),
     ],
 )
 def test_an_error_is_named_by_type_and_the_line_that_says_most(error: str, name: ErrorName) -> None:

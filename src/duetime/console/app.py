@@ -135,6 +135,8 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/do/search", search.search_all),
     ConsoleRoute("/do/stop-search", search.stop),
     ConsoleRoute("/do/snooze", overview.snooze, Role.OPERATOR),
+    ConsoleRoute("/do/cancel-batch", batches.cancel_batch, Role.OPERATOR),
+    ConsoleRoute("/do/shift-batch", batches.shift_batch, Role.OPERATOR, batches.show_batches),
     ConsoleRoute("/do/pause", queues.pause, Role.OPERATOR),
     ConsoleRoute("/do/resume", queues.resume, Role.OPERATOR),
     ConsoleRoute("/do/rules", queues.change_rules, Role.OPERATOR, queues.show_queue),

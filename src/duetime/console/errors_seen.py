@@ -26,7 +26,12 @@ _VARIES = re.compile(
     r"|(?<![\w.])(?P<number>\d+(?:[.,:]\d+)*)(?P<unit>\s?(?:ms|s|m|h|min|sec|seconds|minutes|bytes|[KMG]i?B)\b)?(?!\w)"
 )
 _CODE = re.compile(r"[1-5]\d\d")
-"""A number that is a status of HTTP or SMTP, or an errno, says what happened, and is kept."""
+_BEFORE_CODE = re.compile(
+    r"(?:^|[:(\[=]\s?|\b(?:status|code|http|smtp|error|answered|returned|got|with)\s)$", re.IGNORECASE
+)
+"""What stands before a number that is a status of HTTP or SMTP. Such a code says what happened, and is kept; the number
+in `customer 297` is not one.
+"""
 
 
 class ErrorName(NamedTuple):
@@ -73,8 +78,9 @@ def _replace(found: re.Match[str]) -> str:
     number, unit = found["number"], found["unit"]
     if number is None:
         return "N"
-    before = found.string[max(found.start() - 6, 0) : found.start()]
-    if not unit and (_CODE.fullmatch(number) or before.endswith(("Errno ", "errno "))):
+    before = found.string[max(found.start() - 10, 0) : found.start()]
+    is_code = _CODE.fullmatch(number) and _BEFORE_CODE.search(before)
+    if not unit and (is_code or before.endswith(("Errno ", "errno "))):
         return number
     return "N" + (unit or "")
 

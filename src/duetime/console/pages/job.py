@@ -11,6 +11,7 @@ from duetime.console.formats import body_text, clock_time, full_time
 from duetime.console.forms import FormReader, whole_number
 from duetime.console.journal_lookup import JobTry, read_timeline
 from duetime.console.pages.jobs import check_queue_exists, shown_time
+from duetime.console.pages.workers import read_progress
 from duetime.console.visit import Visit, chosen, job_link, queue_link
 from duetime.model.clock import duration_ms, rfc3339
 from duetime.model.errors import DuetimeError, InvalidRequest, InvalidTime, JobNotFound
@@ -49,6 +50,7 @@ async def show_job(visit: Visit) -> Response:
         error_name=name_error(job.error) if job and job.error else None,
         tries=[(one, fold_frames(one.error) if one.error else FoldedTrace("", 0)) for one in reversed(tries)],
         worker=await _worker(visit, job) if job and job.state is State.LEASED else None,
+        progress=await read_progress(visit, pool, queue, job_id) if job and job.state is State.LEASED else 0,
         running_s=(await visit.parts.live.running_s([(pool, job)]))[0] if job and job.state is State.LEASED else None,
         timeline=timeline,
     )

@@ -10,7 +10,7 @@ from duetime.console.visit import Visit
 from duetime.model.job import Job, State
 from duetime.model.names import Queue, check_namespace
 from duetime.wire.payload import PAUSES, RESTARTS, UNKNOWN_TASKS, counter_name
-from duetime.wire.worker_beats import WorkerOut, look_at_workers
+from duetime.wire.worker_beats import RunningJobOut, WorkerOut, look_at_workers
 
 RUNNING = 50
 SPACES = 20
@@ -26,11 +26,12 @@ class UnknownTaskLine(NamedTuple):
 
 
 class WorkerRow(NamedTuple):
-    """A worker of a namespace, with the jobs that it named in its last beat."""
+    """A worker of a namespace, with the jobs that it named in its last beat, and how far each is in percent."""
 
     pool: str
     namespace: str
     worker: WorkerOut
+    running: Sequence[tuple[RunningJobOut, int]]
 
 
 async def show_workers(visit: Visit) -> Response:
@@ -66,8 +67,18 @@ async def _workers(visit: Visit, spaces: Sequence[tuple[str, str]]) -> list[Work
     found: list[WorkerRow] = []
     for pool, namespace in spaces[:SPACES]:
         seen = await look_at_workers(visit.parts.pools.engine(pool).store.registry, namespace)
-        found += [WorkerRow(pool, namespace, worker) for worker in seen.workers]
+        for worker in seen.workers:
+            running = [
+                (job, await read_progress(visit, pool, Queue(namespace, job.queue), job.id)) for job in worker.running
+            ]
+            found.append(WorkerRow(pool, namespace, worker, running))
     return found
+
+
+async def read_progress(visit: Visit, pool: str, queue: Queue, job_id: str) -> int:
+    """Percent of a running job as its task last said; 0 if it said nothing."""
+    name = counter_name(queue.namespace, f"progress/{queue.name}/{job_id}")
+    return (await visit.parts.pools.engine(pool).store.registry.increment(name, 0)).value
 
 
 async def _unknown(visit: Visit, spaces: Sequence[tuple[str, str]]) -> list[UnknownTaskLine]:
