@@ -109,7 +109,7 @@ def database_peer(url: str, folder: Path) -> LaravelPeer:
     else:
         database |= {"host": parts.hostname, "port": parts.port, "database": parts.path.lstrip("/")}
         database |= {"username": parts.username or "", "password": parts.password or "", "charset": "utf8"}
-        _execute(url, ["DROP TABLE IF EXISTS jobs, failed_jobs, duetime_held, duetime_accepted", *statements])
+        execute(url, ["DROP TABLE IF EXISTS jobs, failed_jobs, duetime_held, duetime_accepted", *statements])
     connection = {"driver": "database", "table": "jobs", "queue": "default", "retry_after": RETRY_AFTER_S}
     return LaravelPeer(url, {"connection": connection, "database": database}, folder)
 
@@ -122,11 +122,11 @@ def own_database(url: str) -> str:
             connection.execute("DROP DATABASE IF EXISTS laravel WITH (FORCE)")
             connection.execute("CREATE DATABASE laravel")
     else:
-        _execute(url, ["CREATE DATABASE IF NOT EXISTS laravel"])
+        execute(url, ["CREATE DATABASE IF NOT EXISTS laravel"])
     return parts._replace(path="/laravel", query="").geturl()
 
 
-def _execute(url: str, statements: list[str]) -> None:
+def execute(url: str, statements: list[str]) -> None:
     parts = urlsplit(url)
     if parts.scheme == "postgresql":
         with psycopg.connect(url) as connection:

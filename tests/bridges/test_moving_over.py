@@ -8,15 +8,17 @@ import subprocess
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 import duetime
 from duetime.bridges.delayqueue import DelayQueue
-from duetime.bridges.lmstfy import Lmstfy
-from duetime.bridges.relay import Relay
+from duetime.bridges.lmstfy import Lmstfy, LmstfyDeadLetters
+from duetime.bridges.relay import Relay, bury
 from duetime.model.names import Queue
+from tests.bridges.laravel_peer import execute, own_database
 from tests.e2e.shell import Shell, program
 from tests.plugins.processes import guard, release
 
@@ -161,6 +163,92 @@ def test_the_command_line_lists_and_drains(theirs: redis.Redis, redis_url: str, 
     assert len(watched.out.splitlines()) == 2
 
 
+def test_everything_of_lmstfy_is_imported_once(theirs: redis.Redis, redis_url: str, store: str, shell: Shell) -> None:
+    add_lmstfy(theirs, "0" * 25 + "A", b"ready")
+    add_lmstfy(theirs, "0" * 25 + "B", b"later", due_s=SOON_S)
+    dead = "0" * 25 + "D"
+    theirs.set(f"j/shop/mail/{dead}", b"died")
+    theirs.lpush("d/shop/mail", struct.pack("<HH26s", 1, 26, dead.encode()))
+    secret = "01F4CKPFY8XYVH6WVEQB3747CW"
+    theirs.hset("tk/default/shop", secret, "the shop")
+    theirs.hset("__throttler_keys__", f"default/shop/{secret}", '{"read":10,"write":20,"interval":60}')
+    command = ["bridge", "import", "lmstfy", "--from", redis_url, "--settings-from", redis_url, "--url", store]
+    before = {key: theirs.dump(key) for key in theirs.scan_iter()}
+    planned = shell.ok(*command, "--dry-run")
+    assert "1 tokens to create\n1 limits to create" in planned.err
+    assert {key: theirs.dump(key) for key in theirs.scan_iter()} == before
+    [done] = shell.json(*command)
+    counts = ("found", "found_dead", "moved", "moved_dead", "left", "refused", "arrived", "verified")
+    assert [done[name] for name in counts] == [2, 1, 2, 1, 0, 0, 3, True]
+    [again] = shell.json(*command)
+    assert [again[name] for name in counts] == [0, 0, 0, 0, 0, 0, 0, True]
+    with duetime.connect(store, namespace="shop") as client:
+        [letter] = client.queue("mail").dead.list_jobs().jobs
+        assert (letter.id, letter.body, letter.tries) == (dead, b"died", 1)
+        counts_here = client.queue("mail").counts()
+        assert (counts_here.ready, counts_here.delayed, counts_here.dead) == (1, 1, 1)
+    [token] = shell.json("token", "list", "--namespace", "shop")
+    assert (token["description"], token["scopes"]) == ("the shop", ["admin", "read", "write"])
+    [limit] = shell.json("limit", "list", "--namespace", "shop")
+    assert (limit["label"], limit["read"], limit["write"], limit["every_s"]) == (token["label"], 10, 20, 60)
+    assert theirs.keys("j/*") == theirs.keys("duetime_held*") == []
+
+
+def test_an_import_of_dead_letters_that_was_killed_goes_on(theirs: redis.Redis, redis_url: str, store: str) -> None:
+    theirs.set("j/shop/mail/dead", b"died")
+    theirs.lpush("d/shop/mail", struct.pack("<HH4s", 1, 4, b"dead"))
+    letters, ours = LmstfyDeadLetters(redis_url), Queue("shop", "mail")
+    with duetime.connect(store, namespace="shop") as client:
+        forget, letters.forget = letters.forget, lambda *_: None  # type: ignore[method-assign]
+        Relay(letters, client, push=bury)._fetch("shop/mail", ours)
+        letters.forget = forget  # type: ignore[method-assign]
+        assert client.queue("mail").dead.delete(["dead"])
+        assert Relay(letters, client, push=bury).to_duetime("shop/mail", ours, follow=False) == 1
+        assert client.queue("mail").counts().total == 0
+    letters.close()
+
+
+TOPICS = """CREATE TABLE dq_topic (id INT AUTO_INCREMENT PRIMARY KEY, t_name VARCHAR(200), topic VARCHAR(200),
+ delay INT DEFAULT 0, callback VARCHAR(500), method VARCHAR(10) DEFAULT 'GET', timeout INT DEFAULT 3000,
+ re_notify_flag VARCHAR(500) DEFAULT 'label', email VARCHAR(500), priority INT DEFAULT 2, createor VARCHAR(100),
+ status INT DEFAULT 1)"""
+
+
+def test_topics_of_php_delayqueue_are_imported_from_its_database(
+    theirs: redis.Redis, redis_url: str, mysql_server: Any, store: str, shell: Shell
+) -> None:
+    url = own_database(mysql_server.url)
+    execute(
+        url,
+        [
+            "DROP TABLE IF EXISTS dq_topic",
+            TOPICS,
+            "INSERT INTO dq_topic (t_name, topic, callback) VALUES ('Plain', 'plain', 'http://127.0.0.1/a')",
+            "INSERT INTO dq_topic (t_name, topic, callback, delay, method, timeout, re_notify_flag, email, priority,"
+            " createor, status) VALUES ('Recall', 'recall', 'http://127.0.0.1/b', 60, 'POST', 500, '{res.code} != 200',"
+            " 'a@example.com, b@example.com', 1, 'ann', 2)",
+            "INSERT INTO dq_topic (t_name, topic, callback) VALUES ('Bad', 'bad', 'ftp://127.0.0.1/a')",
+        ],
+    )
+    theirs.hset("dq_job_info", "recall:7", '{"n":1}')
+    theirs.zadd(f"dq_bucket_{zlib.crc32(b'recall') % 2}", {"recall:7": SOON_S})
+    command = ["bridge", "import", "delayqueue", "--from", redis_url, "--settings-from", url, "--url", store]
+    assert "3 topics to create" in shell.ok(*command, "--dry-run").err
+    done = shell.ok(*command)
+    assert "topic bad was refused: callback must be an http(s) URL" in done.err
+    assert "2 topics created" in done.err
+    topics = {one["topic"]: one for one in shell.json("topic", "list")}
+    assert set(topics) == {"plain", "recall"}
+    recall = topics["recall"]
+    assert (recall["status"], recall["method"], recall["priority"]) == ("offline", "POST", "high")
+    assert (recall["retry_if"], recall["success"], recall["php_fields"]) == ("{res.code} != 200", "body", True)
+    assert recall["alert"] == ["a@example.com", "b@example.com"]
+    assert topics["plain"]["retry_if"] == ""
+    with duetime.connect(store) as client:
+        assert client.queue("recall").get("7").due_at == SOON_S * 1000
+    assert "0 topics created" in shell.ok(*command).err
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -169,6 +257,7 @@ def test_the_command_line_lists_and_drains(theirs: redis.Redis, redis_url: str, 
         (["list", "laravel", "--from", "http://x"], "must be postgresql://, mysql:// or sqlite:"),
         (["list", "redisson", "--from", "amqp://x"], "must begin with redis://"),
         (["list", "sidekiq"], "is not one of"),
+        (["import", "redisson", "--settings-from", "redis://x"], "must not be given for redisson"),
     ],
 )
 def test_mistakes_are_named(redis_url: str, store: str, shell: Shell, arguments: list[str], text: str) -> None:

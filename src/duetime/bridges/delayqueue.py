@@ -1,7 +1,6 @@
 """php-delayqueue's messages in its own Redis, for moving them over. Its clients need no bridge: they work with ours.
 
-A queue is a topic. Ids, due times and bodies are kept. Register the topics here first (docs/delayqueue.md): their
-callbacks are in php-delayqueue's MySQL, which the bridge does not read.
+A queue is a topic. Ids, due times and bodies are kept. `read_topics` reads the topics from its MySQL or MariaDB.
 """
 
 import zlib
@@ -9,7 +8,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from msgspec import Struct
+
 from duetime.bridges.foreign import HeldBatch, Sizes
+from duetime.bridges.laravel_database import database
 from duetime.bridges.redis_scripts import ForeignRedis
 from duetime.model.clock import SystemClock
 from duetime.model.errors import InvalidRequest
@@ -31,6 +33,7 @@ class DelayQueue:
         self._redis = ForeignRedis(url)
         self._prefix, self._buckets = prefix, buckets
         self._ids = IdMaker(SystemClock())
+        self._scans: dict[str, Iterator[bytes]] = {}
 
     def names(self) -> Sequence[str]:
         """The topics that have messages. Reads all of them, in steps."""
@@ -44,18 +47,11 @@ class DelayQueue:
 
     def hold(self, queue: str, limit: int) -> HeldBatch | None:
         new, held = self._ids.make(), f"{self._prefix}duetime_held:{queue}"
-        name = ""
-        for ready in self._ready_keys():
-            members = [member for member, _ in islice(self._of_topic(ready, queue), limit)]
-            if len(members) < limit:
-                members += [
-                    member for member, _ in islice(self._of_topic(self._bucket(queue), queue), limit - len(members))
-                ]
+        for ready, members in self._next_members(queue, limit):
             keys = [self._bucket(queue), ready, f"{self._prefix}job_info", held, f"{held}:{new}"]
-            name = self._redis.run("delayqueue_hold", keys, [new, *members]).decode()
-            if name:
+            if name := self._redis.run("delayqueue_hold", keys, [new, *members]).decode():
                 break
-        if not name:
+        else:
             return None
         fields: Any = self._redis.call("LRANGE", f"{held}:{name}", 0, -1)
         stored = [fields[n : n + 3] for n in range(0, len(fields), 3)]
@@ -77,6 +73,22 @@ class DelayQueue:
 
     def close(self) -> None:
         self._redis.close()
+
+    def _next_members(self, queue: str, limit: int) -> Iterator[tuple[str, list[bytes]]]:
+        """(ready list, members of the topic there or in the bucket), in portions. The first portion is empty: a batch
+        that was left behind comes first.
+        """
+        keys = self._ready_keys()
+        yield keys[0], []
+        for ready in keys:
+            if members := [member for member, _ in islice(self._of_topic(ready, queue), limit)]:
+                yield ready, members
+        # The scan of the bucket continues from call to call; then it begins once more, for what was added meanwhile.
+        while members := list(islice(self._scans.get(queue, iter(())), limit)):
+            yield keys[0], members
+        self._scans[queue] = (member for member, _ in self._of_topic(self._bucket(queue), queue))
+        while members := list(islice(self._scans[queue], limit)):
+            yield keys[0], members
 
     def _bucket(self, topic: str) -> str:
         return f"{self._prefix}bucket_{zlib.crc32(topic.encode()) % self._buckets}"
@@ -108,6 +120,47 @@ class DelayQueue:
                 yield member, float(score)
             if int(cursor) == 0:
                 return
+
+
+PRIORITY_NAMES = {1: "high", 2: "normal", 3: "low"}
+TOPIC_COLUMNS = (
+    "topic", "t_name", "delay", "callback", "method", "timeout", "re_notify_flag", "email", "priority", "createor",
+    "status",
+)  # fmt: skip
+
+
+class ForeignTopic(Struct, frozen=True):
+    """A row of dq_topic. `fields` are those of our topic, under php-delayqueue's rules for answers and requests."""
+
+    key: str
+    callback: str
+    is_online: bool
+    fields: dict[str, Any]
+
+
+def read_topics(url: str) -> list[ForeignTopic]:
+    """The topics in php-delayqueue's database (mysql://user:password@host/database)."""
+    with database(url) as run:
+        rows = run.rows(f"SELECT {', '.join(TOPIC_COLUMNS)} FROM dq_topic ORDER BY id")
+    return [_as_topic(dict(zip(TOPIC_COLUMNS, row, strict=True))) for row in rows]
+
+
+def _as_topic(row: dict[str, Any]) -> ForeignTopic:
+    condition = row["re_notify_flag"] or ""
+    fields = {
+        "name": row["t_name"] or "",
+        "delay": f"{int(row['delay'] or 0)}s",
+        "method": str(row["method"] or "GET").upper(),
+        "timeout": f"{int(row['timeout'] or 3000)}ms",
+        # The column's default is a label by mistake: a condition names a part of the answer.
+        "retry_if": condition if "{" in condition else "",
+        "priority": PRIORITY_NAMES.get(int(row["priority"] or 2), "normal"),
+        "alert": [address.strip() for address in (row["email"] or "").split(",") if address.strip()],
+        "creator": row["createor"] or "",
+        "success": "body",
+        "php_fields": True,
+    }
+    return ForeignTopic(row["topic"], row["callback"], int(row["status"] or 1) == 1, fields)
 
 
 def _topic(member: bytes) -> str:

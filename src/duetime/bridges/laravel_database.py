@@ -317,6 +317,20 @@ class Transaction:
         return float(self.rows(self._dialect.now)[0][0]) if self._dialect.now else time.time()
 
 
+@contextmanager
+def database(url: str) -> Generator[Transaction]:
+    """One transaction on a connection of its own, to read from. Raises StoreUnavailable."""
+    dialect = _dialect(url)
+    try:
+        connection = dialect.connect(url)
+        try:
+            yield Transaction(connection, dialect)
+        finally:
+            connection.close()
+    except dialect.error as error:
+        raise StoreUnavailable(f"database of the bridge: {error}") from error
+
+
 _UNREADABLE = read_payload(b'{"job": "unreadable"}')
 
 
@@ -347,9 +361,7 @@ def _dialect(url: str) -> Dialect:
                 now = "SELECT UNIX_TIMESTAMP(NOW(6))"
                 return Dialect(_open_mysql, " FOR UPDATE", " SKIP LOCKED", now, "LONGTEXT", pymysql.MySQLError)
             case _:
-                raise InvalidSettings(
-                    f"Laravel database URL must be postgresql://, mysql:// or sqlite:, got {scheme!r}"
-                )
+                raise InvalidSettings(f"database URL must be postgresql://, mysql:// or sqlite:, got {scheme!r}")
     except ModuleNotFoundError as missing:
         raise InvalidSettings.lacks(f"{scheme}://", "mysql" if scheme == "mysql" else "postgres", missing) from None
 

@@ -2,13 +2,14 @@
 
 Stop lmstfy's servers, or point their clients at Duetime first: a job that a consumer of lmstfy holds looks delayed
 until its ttr has passed, and is moved as such. Names are `namespace/queue`. Bodies, ids, due times, remaining tries and
-time to live are kept. Dead letters stay there, and are counted by `sizes`.
+time to live are kept. `LmstfyDeadLetters` moves the dead letters, and `tokens` reads who may use them.
 """
 
 import base64
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -40,6 +41,7 @@ class Lmstfy:
     def __init__(self, url: str) -> None:
         self._redis = ForeignRedis(url)
         self._ids = IdMaker(SystemClock())
+        self._scans: dict[str, Iterator[bytes]] = {}
 
     def names(self) -> Sequence[str]:
         spaces: Any = self._redis.call("HKEYS", "m/ns")
@@ -64,18 +66,16 @@ class Lmstfy:
 
     def hold(self, queue: str, limit: int) -> HeldBatch | None:
         space, name = split(queue)
-        new = self._ids.make()
+        new, held = self._ids.make(), f"{self._held}/{queue}"
+        keys = [f"{self._list}/{space}/{name}", TIMER, held, f"{held}/{new}"]
         entries: list[bytes] = []
-        if self._redis.call("LLEN", f"q/{space}/{name}") == 0:
-            for entry, _ in self._timer_entries(queue):
-                entries.append(entry)
-                if len(entries) == limit:
-                    break
-        held = f"duetime_held/{queue}"
-        keys = [f"q/{space}/{name}", TIMER, held, f"{held}/{new}"]
-        batch: str = self._redis.run("lmstfy_hold", keys, [new, limit, f"j/{space}/{name}/", *entries]).decode()
-        if not batch:
-            return None
+        while not (
+            batch := self._redis.run("lmstfy_hold", keys, [new, limit, f"j/{space}/{name}/", *entries]).decode()
+        ):
+            # No job is ready. What was found in the timer may have left it meanwhile: then others are looked for.
+            entries = self._next_delayed(queue, limit)
+            if not entries:
+                return None
         fields: Any = self._redis.call("LRANGE", f"{held}/{batch}", 0, -1)
         stored = [fields[n : n + 5] for n in range(0, len(fields), 5)]
         return HeldBatch(batch, [_as_job(*one) for one in stored], stored)
@@ -83,10 +83,9 @@ class Lmstfy:
     def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
         """What is put back goes to the timer: it becomes ready there when it is due."""
         space, name = split(queue)
-        held, given = f"duetime_held/{queue}", list[tuple[Any, ...]]()
+        held, given = f"{self._held}/{queue}", list[tuple[Any, ...]]()
         for due_ms, tries, job_id, *_ in (batch.stored[n] for n in back):
-            entry = _timer_prefix(queue) + struct.pack(f"<HH{len(job_id)}s", int(tries), len(job_id), job_id)
-            given.append(("ZADD", TIMER, int(due_ms) / 1000, entry))
+            given.append(self._put_back(queue, int(due_ms), struct.pack("<HH", int(tries), len(job_id)) + job_id))
         self._redis.forget(held, f"{held}/{batch.name}", batch.name, given)
         bodies = [
             f"j/{space}/{name}/{job.attributes['lmstfy.id']}" for n, job in enumerate(batch.jobs) if n not in back
@@ -100,6 +99,33 @@ class Lmstfy:
     def close(self) -> None:
         self._redis.close()
 
+    _list, _held = "q", "duetime_held"
+
+    def _put_back(self, queue: str, due_ms: int, entry: bytes) -> tuple[Any, ...]:
+        return "ZADD", TIMER, due_ms / 1000, _timer_prefix(queue) + entry
+
+    def _next_delayed(self, queue: str, limit: int) -> list[bytes]:
+        """Entries that no earlier call has found, in a scan that continues from call to call and then begins again."""
+        entries = list(islice(self._scans.get(queue, iter(())), limit))
+        if not entries:
+            self._scans[queue] = (entry for entry, _ in self._timer_entries(queue))
+            entries = list(islice(self._scans[queue], limit))
+        return entries
+
+    def tokens(self) -> list["LmstfyToken"]:
+        """The tokens in this Redis, which is the one that lmstfy calls AdminRedis, with their limits."""
+        limiters: Any = self._redis.call("HGETALL", "__throttler_keys__")
+        limits = {key.decode(): msgspec.json.decode(value, type=dict[str, int]) for key, value in limiters.items()}
+        found: list[LmstfyToken] = []
+        for key in self._redis.scan("tk/*/*"):
+            _, pool, space = key.split("/", 2)
+            described: Any = self._redis.call("HGETALL", key)
+            for token, description in described.items():
+                secret = token.decode()
+                limit = limits.get(f"{pool}/{space}/{secret}", {})
+                found.append(LmstfyToken(pool, space, secret, description.decode(errors="replace"), limit))
+        return found
+
     def _timer_entries(self, queue: str) -> Any:
         """(entry, due second) of one queue. The zset is shared by all queues, so all of it is scanned, in steps."""
         prefix = _timer_prefix(queue)
@@ -111,6 +137,31 @@ class Lmstfy:
                     yield entry, float(score)
             if int(cursor) == 0:
                 return
+
+
+class LmstfyDeadLetters(Lmstfy):
+    """The dead letters, with the same methods: they are counted as ready."""
+
+    _list, _held = "d", "duetime_held_dead"
+
+    def sizes(self, queue: str) -> Sizes:
+        return Sizes(ready=self._redis.call("LLEN", "d/{}/{}".format(*split(queue))), delayed=0)
+
+    def _next_delayed(self, queue: str, limit: int) -> list[bytes]:
+        return []
+
+    def _put_back(self, queue: str, due_ms: int, entry: bytes) -> tuple[Any, ...]:
+        return "RPUSH", "d/{}/{}".format(*split(queue)), "", entry
+
+
+class LmstfyToken(msgspec.Struct, frozen=True):
+    """`limit` has read, write (requests) and interval (seconds), or is empty."""
+
+    pool: str
+    namespace: str
+    secret: str
+    description: str
+    limit: dict[str, int]
 
 
 def split(queue: str) -> tuple[str, str]:

@@ -5,29 +5,77 @@ that is killed at any point repeats the batch, and the mark makes the second pus
 finished meanwhile. Ours to theirs: a job is leased here, accepted there under its id and born, and acked.
 """
 
+import functools
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from duetime.bridges.foreign import ForeignQueues
 from duetime.client import Client, calls
+from duetime.client.call import Call
+from duetime.client.store_link import STORE_ONLY
+from duetime.engine.recorder import Step
 from duetime.model.backoff import Outage
+from duetime.model.clock import MAX_INSTANT
 from duetime.model.errors import InvalidRequest, LeaseLost, StoreUnavailable
-from duetime.model.job import DAY_MS, IfExists, NewJob
+from duetime.model.job import DAY_MS, IfExists, Lease, Moved, NewJob, Reason
 from duetime.model.names import Queue, check_queue
-from duetime.stores.base import Mark
+from duetime.stores.base import Mark, Pushed, Withdrawal
+
+if TYPE_CHECKING:
+    from duetime.engine import Engine
 
 BATCH = 500
 MARK_LIFE_MS = 30 * DAY_MS
 """A batch must be forgotten within this time after it was pushed; later its jobs could come twice."""
 IDLE_S = 0.5
 LEASE_S = 60
+DEAD_THERE = "was a dead letter in the other system"
 
 Report = Callable[[int], None]
+PushCall = Callable[[Queue, Sequence[NewJob], IfExists, Mark | None], Call[Pushed]]
+
+
+def bury(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark | None) -> Call[Pushed]:
+    """Add dead letters. They are pushed with a due time that never comes, so that no consumer can take them, and killed
+    in a second step. Needs the store itself: a server has no such call.
+    """
+
+    async def run(engine: "Engine") -> Pushed:
+        waiting = [msgspec.structs.replace(job, due_at=MAX_INSTANT, ttl_ms=0) for job in jobs]
+        pushed = await engine.push(queue, waiting, if_exists=if_exists, mark=mark)
+        for job in pushed.jobs:
+            lease = Lease(queue, job.id, job.born, job.attempt)
+            step = Step("kill", queue, [lease], error=DEAD_THERE)
+            # Gone or dead already: this is a repetition.
+            with suppress(LeaseLost):
+                await engine.recorders.run_alone(step, functools.partial(_kill_waiting, engine, lease))
+        return pushed
+
+    def request() -> Any:
+        raise InvalidRequest(f"dead letters cannot be imported through a server: {STORE_ONLY}")
+
+    return Call(request, lambda _: Pushed([], 0), run, repeatable=True)
+
+
+async def _kill_waiting(engine: "Engine", lease: Lease) -> Moved:
+    there = Withdrawal(lease.id, lease.born, MAX_INSTANT, Reason.TRIES, DEAD_THERE)
+    [killed] = await engine.store.withdraw(lease.queue, [there])
+    if isinstance(killed, StoreUnavailable):
+        raise killed
+    if killed is None:
+        raise LeaseLost
+    return killed
 
 
 class Relay:
-    """`report` is called with the number of jobs that were moved, `refuse` with each job that Duetime refuses (its body
+    """`push` is the call that adds jobs here: `calls.push`, or `bury` for dead letters.
+
+    `report` is called with the number of jobs that were moved, `refuse` with each job that Duetime refuses (its body
     is too large, for example) and the reason. Such a job stays in the other system. `stop` is asked before each batch.
     """
 
@@ -36,12 +84,13 @@ class Relay:
         foreign: ForeignQueues,
         client: Client,
         *,
+        push: PushCall = calls.push,
         report: Report = lambda _: None,
         refuse: Callable[[NewJob, str], None] = lambda _, __: None,
         stop: Callable[[], bool] = bool,
     ) -> None:
         self._foreign, self._client, self._report, self._stop = foreign, client, report, stop
-        self._refuse = refuse
+        self._push_call, self._refuse = push, refuse
         self._refused: set[bytes] = set()
 
     def to_duetime(self, theirs: str, ours: Queue, *, follow: bool) -> int:
@@ -96,7 +145,7 @@ class Relay:
         """All or none, and once for each name."""
         digest = hashlib.sha256("\n".join(job.id for job in jobs).encode()).digest()
         mark = Mark(f"relay-{self._foreign.system}-{name}", digest, MARK_LIFE_MS)
-        self._client.send(calls.push(ours, jobs, IfExists.KEEP, mark))
+        self._client.send(self._push_call(ours, jobs, IfExists.KEEP, mark))
 
     def _push_each(self, ours: Queue, name: str, jobs: Sequence[NewJob], first: int) -> list[int]:
         """Returns the places in the batch of those that were refused."""

@@ -120,7 +120,7 @@ def watch(
     Examples:
         duetime bridge watch redisson --from redis://localhost --interval 5s
     """
-    with place.opened() as foreign, _interrupts() as stopped:
+    with place.opened() as foreign, interrupts() as stopped:
         times = 0
         while not stopped():
             _show(foreign, target)
@@ -225,7 +225,7 @@ def _move(place: ForeignPlace, direction: Direction, target: Target, *, follow: 
     with (
         place.opened() as foreign,
         target.connect() as client,
-        _interrupts() as stopped,
+        interrupts() as stopped,
         show_progress("relaying", as_json=target.json, unit="jobs") as progress,
     ):
         moving = Relay(foreign, client, report=progress.advance_to, refuse=refuse, stop=stopped)
@@ -251,7 +251,7 @@ def _move(place: ForeignPlace, direction: Direction, target: Target, *, follow: 
 
 
 @contextmanager
-def _interrupts() -> Generator[Any]:
+def interrupts() -> Generator[Any]:
     """A function that answers whether TERM or INT came. The batch under way is finished first."""
     came: list[int] = []
     before = {

@@ -130,6 +130,7 @@ BRIDGE = (
     Command("watch", "bridge:watch", "Show the queues of another system again and again."),
     Command("relay", "bridge:relay", "Move jobs continuously from another system to Duetime, or back."),
     Command("drain", "bridge:drain", "Move all jobs of another system's queue to Duetime, then end."),
+    Command("import", "bridge_import:import_all", "Move all queues of another system to Duetime, then end."),
 )
 
 WORKER = (
@@ -179,7 +180,7 @@ PANELS: dict[str, tuple[Command | Noun, ...]] = {
         Noun("alert", "Alerts: who is notified when something is wrong.", ALERT),
     ),
     "Other systems": (
-        Noun("bridge", "Bridges to Laravel, Redisson, lmstfy and php-delayqueue: list, relay, drain.", BRIDGE),
+        Noun("bridge", "Bridges to Laravel, Redisson, lmstfy and php-delayqueue: list, relay, drain, import.", BRIDGE),
     ),
     "Data": (Noun("pipeline", "Pipelines on Spark: schedule tables, audit, repair, report.", PIPELINE),),
 }

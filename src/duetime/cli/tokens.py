@@ -228,13 +228,18 @@ class NamespaceTokens:
         self._url, self._pool = target.admin_address, pool
         self._namespace = check_namespace(target.space)
 
-    def create(self, description: str, scopes: frozenset[Access]) -> str:
+    def create(self, description: str, scopes: frozenset[Access], secret: str = "") -> str:
+        """Raises VersionConflict or InvalidRequest if a token with this secret exists."""
         return self._send(
             "POST",
             self._path(),
-            lambda tokens, _: tokens.create(self._pool, self._namespace, description, scopes=scopes),
+            lambda tokens, _: tokens.create(self._pool, self._namespace, description, secret=secret, scopes=scopes),
             lambda answer: str(answer["token"]),
-            data={"description": description, "scopes": ",".join(sorted(scopes))},
+            data={
+                "description": description,
+                "scopes": ",".join(sorted(scopes)),
+                **({"token": secret} if secret else {}),
+            },
         )
 
     def list_tokens(self) -> list[ListedToken]:

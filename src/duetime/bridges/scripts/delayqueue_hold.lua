@@ -12,7 +12,8 @@ for n = 2, #ARGV do
     local member = ARGV[n]
     local score = redis.call('ZSCORE', KEYS[1], member)
     local due_ms = score and tonumber(score) * 1000 or now_ms
-    if redis.call('ZREM', KEYS[1], member) + redis.call('LREM', KEYS[2], 0, member) > 0 then
+    -- Members of the ready list come in its order, so that LREM finds each near the head.
+    if redis.call('ZREM', KEYS[1], member) == 1 or redis.call('LREM', KEYS[2], 1, member) == 1 then
         held[#held + 1] = string.format('%.0f', due_ms)
         held[#held + 1] = member
         held[#held + 1] = redis.call('HGET', KEYS[3], member) or ''
