@@ -5,6 +5,8 @@ SHELL := /bin/sh
 ARGS ?=
 # The size of the heavy tests: 1 on a laptop, more in test-full.
 FULL_SCALE ?= 10
+# Histories that `make faults` simulates; `make test` runs 500.
+SEEDS ?= 100000
 # Processes that run tests side by side; 0 runs them in one, for a debugger.
 JOBS ?= auto
 
@@ -19,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --durations 10
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
-.PHONY: help run setup setup-dev setup-bench test test-full check quick format pipeline screenshots docs bench lock clean
+.PHONY: help run setup setup-dev setup-bench test test-full check quick format faults pipeline screenshots docs bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -76,6 +78,11 @@ format: $(VENV)/.stamp-dev ## Generate the blocking client, format the code and 
 	$(BIN)/python tools/blocking_client.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# One failing part does not stop the other one.
+faults: setup-dev ## Break everything under load on every store and check the guarantees: make faults ARGS="--stores redis"
+	@bad=0; $(BIN)/python -m tests.faults.blackbox $(ARGS) || bad=1; \
+	DUETIME_SIM_SEEDS=$(SEEDS) $(PYTEST) -q tests/simulation || bad=1; exit $$bad
 
 pipeline: setup-dev ## Tell the pipelines' story: make pipeline ARGS="--rows 10000"
 	@exec $(BIN)/duetime pipeline demo $(ARGS)

@@ -18,12 +18,14 @@ class LosingProxy:
     def __init__(self, port: int) -> None:
         self.target = port
         """The server that new connections lead to; those that exist stay where they are."""
-        self._serving: set[asyncio.Task[None] | None] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self.loses_next = False
         self.loses_every = 0
         """How many answers get through between two that are lost; 0: all."""
         self.delay_s = 0.0
         """How long everything takes on its way to Redis."""
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._answers = 0
         self.on_loss: Callable[[], Awaitable[None] | None] | None = None
         """Called once, with the next answer that is lost, and waited for before its connection ends."""
@@ -39,14 +41,24 @@ class LosingProxy:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        tasks = [task for task in self._serving if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self.cut()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
     def refuse(self, *, after: int = 0) -> None:
         """Nobody gets through, once so many more answers were passed on: connections are closed at once."""
         self._is_refusing, self._passes = not after, after
+
+    def cut(self) -> None:
+        """End all connections; new ones get through."""
+        for task in self._serving:
+            task.cancel()
+
+    def stall(self) -> None:
+        """Keep all connections open and pass nothing on, until flow() is called."""
+        self._flows.clear()
+
+    def flow(self) -> None:
+        self._flows.set()
 
     def leave(self) -> None:
         """Nobody can connect any more."""
@@ -56,11 +68,18 @@ class LosingProxy:
         self._is_refusing = False
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._serving.add(asyncio.current_task())
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         if self._is_refusing:
             writer.close()
             return
-        from_redis, to_redis = await asyncio.open_connection("127.0.0.1", self.target)
+        try:
+            from_redis, to_redis = await asyncio.open_connection("127.0.0.1", self.target)
+        except (OSError, asyncio.CancelledError):  # the server is down, or cut() was called
+            writer.close()
+            return
         ways = [
             asyncio.create_task(self._pass_on(reader, to_redis, answers=False)),
             asyncio.create_task(self._pass_on(from_redis, writer, answers=True)),
@@ -88,6 +107,7 @@ class LosingProxy:
                 break
             if self.delay_s and not answers:
                 await asyncio.sleep(self.delay_s)
+            await self._flows.wait()
             writer.write(data)
             await writer.drain()
             if answers and self._passes:

@@ -1,6 +1,7 @@
 """Five hundred worlds: nothing lost, nothing early, nothing doubled, nobody left waiting.
 
-A failing seed is named with what was wrong and the end of its history. `DUETIME_SIM_SEED=123` runs that one alone:
+A failing seed is named with what was wrong and the end of its history. `DUETIME_SIM_SEED=123` runs that one alone, and
+`DUETIME_SIM_SEEDS=100000` runs that many (`make faults`):
 
     DUETIME_SIM_SEED=123 make test ARGS=tests/simulation
 """
@@ -16,7 +17,7 @@ from tests.plugins.scale import read_scale
 from tests.simulation.world import World, live
 
 SEEDS_PER_TEST = 25
-SEEDS = 500 * read_scale()
+SEEDS = int(os.environ.get("DUETIME_SIM_SEEDS", 500 * read_scale()))
 SHOWN = 40
 """How much of a failing seed's history is shown."""
 
