@@ -17,7 +17,8 @@ class Program:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = f"sqlite://{folder / 'jobs.db'}?synchronous=OFF"
-        self.environment = {**os.environ, "DUETIME_URL": self.url, "PYTHONPATH": str(folder), "NO_COLOR": "1"}
+        path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.environment = {**os.environ, "DUETIME_URL": self.url, "PYTHONPATH": path, "NO_COLOR": "1"}
 
     def write(self, name: str, text: str) -> None:
         path = self.folder / name

@@ -3,7 +3,8 @@
 `pack` binds a call to the signature and writes one object with an entry per argument that was given; it reads the
 result back by the hints at once, so that what does not fit is refused where it was written and not hours later in a
 worker. `unpack` turns such an object into a call. Whatever msgspec knows fits: dataclasses, Structs, TypedDicts,
-datetime, UUID, Decimal, enums, bytes, containers of these. Arguments without a hint are plain JSON.
+datetime, UUID, Decimal, enums, bytes, containers of these; and Pydantic models, by their own rules. Arguments without
+a hint are plain JSON.
 """
 
 import inspect
@@ -42,7 +43,7 @@ class Arguments:
         try:
             bound = self.signature.bind(*args, **kwargs).arguments
             given = {name: value for name, value in bound.items() if value is not PREVIOUS}
-            text = msgspec.json.encode(given)
+            text = msgspec.json.encode(given, enc_hook=encode_model)
             if len(given) == len(bound):
                 self._decoder.decode(text)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -86,10 +87,24 @@ class Arguments:
         fields = [_field(parameter, hints.get(name, Any)) for name, parameter in self.signature.parameters.items()]
         try:
             return msgspec.json.Decoder(
-                msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
+                msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True), dec_hook=decode_model
             )
         except TypeError as error:
             raise InvalidRequest(f"argument of {self._name}{self.signature} must fit JSON: {error}") from None
+
+
+def encode_model(value: Any) -> Any:
+    """For msgspec: a Pydantic model as plain values. Pydantic is not imported: its models are known by their method."""
+    if callable(dump := getattr(value, "model_dump", None)):
+        return dump(mode="json")
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+def decode_model(kind: Any, value: Any) -> Any:
+    """For msgspec: plain values as a Pydantic model."""
+    if callable(validate := getattr(kind, "model_validate", None)):
+        return validate(value)
+    raise TypeError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
 
 
 def _field(parameter: Kind, hint: Any) -> Any:

@@ -12,6 +12,7 @@ import msgspec
 from duetime.model.errors import DuetimeError
 from duetime.model.job import MAX_RESULT
 from duetime.wire.payload import Payload, read
+from duetime.worker.arguments import encode_model
 from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_current
 from duetime.worker.groups import wants_result
 from duetime.worker.middleware_chain import call_async, call_plain, open_through
@@ -147,7 +148,7 @@ def _done(task: Task[..., Any], payload: Payload, answer: Any) -> Outcome:
     if not task.result_ms and not wants_result(payload):
         return DONE
     try:
-        result = msgspec.json.encode(answer)
+        result = msgspec.json.encode(answer, enc_hook=encode_model)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Fail(f"result of {task.name} cannot be written as JSON: {error}") from None
     if len(result) > MAX_RESULT:

@@ -17,6 +17,7 @@ from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.model.job import Event, Job, Moved, State
 from duetime.model.names import Queue
 from duetime.stores.base import KeptResult
+from duetime.worker.arguments import decode_model
 from duetime.worker.pusher import UncommittedPush, Work, both
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ class TaskHandle(Generic[R]):
 
     def _value(self, kept: KeptResult) -> R:
         try:
-            return msgspec.json.decode(kept.result, type=self._task.return_type)
+            return msgspec.json.decode(kept.result, type=self._task.return_type, dec_hook=decode_model)
         except msgspec.MsgspecError as error:
             raise InvalidRequest(f"result must have the return type of {self._task.name}: {error}") from None
 

@@ -18,6 +18,7 @@ database connections that are too old or broken are closed, as Django does aroun
 
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -31,6 +32,7 @@ from duetime.worker.after_commit import django as commit_hook
 from duetime.worker.app import App
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.events import TaskEvent
+from duetime.worker.task import Task
 
 KNOWN = ("URL", "NAMESPACE", "TOKEN", "QUEUE", "JOURNAL", "AFTER_COMMIT", "CONSOLE")
 
@@ -42,12 +44,27 @@ def read_settings() -> dict[str, Any]:
     return given
 
 
+class DjangoApp(App):
+    """An App that finds tasks in any module of the installed apps, not only in those called `tasks`."""
+
+    def find_task(self, name: str) -> Task[..., Any] | None:
+        found = super().find_task(name)
+        module = name.rpartition(".")[0]
+        if found is not None or installed_apps.get_containing_app_config(name) is None:
+            return found
+        try:
+            import_module(module)  # a task is added where it is defined
+        except ImportError:
+            return None
+        return super().find_task(name)
+
+
 @cache
 def make_app() -> App:
     """The App of the settings, made once."""
     given = read_settings()
     names = ("URL", "NAMESPACE", "TOKEN", "QUEUE", "JOURNAL")
-    made = App(**{name.lower(): given[name] for name in names if given.get(name)})
+    made = DjangoApp(**{name.lower(): given[name] for name in names if given.get(name)})
     using = given.get("AFTER_COMMIT", True)
     if using:
         made.after_commit(commit_hook(using if isinstance(using, str) else None))
