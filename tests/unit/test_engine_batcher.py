@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from duetime.engine.batcher import Lane, ReplyScheduler
+from duetime.engine.batcher import ReplyScheduler
 from duetime.model.errors import DuetimeError, JobExists, StoreUnavailable
 from duetime.model.names import Queue
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
+from tests.unit.text_lane import TextLane
 
 QUEUE = Queue("shop", "mail")
 OTHER = Queue("shop", "sms")
@@ -37,8 +38,8 @@ class CountingStore:
             raise self.error
         return [JobExists(request) if request.startswith("bad") else request.upper() for request in requests]
 
-    def batch(self, group: asyncio.TaskGroup, *, max_weight: int = 10) -> Lane[str, str]:
-        return Lane(self.call, ReplyScheduler(group.create_task), max_weight=max_weight, orphan=self.orphans.append)
+    def batch(self, group: asyncio.TaskGroup, *, max_weight: int = 10) -> TextLane:
+        return TextLane(self.call, ReplyScheduler(group.create_task), max_weight=max_weight, orphan=self.orphans.append)
 
 
 async def settle() -> None:
@@ -132,7 +133,7 @@ async def test_a_store_that_answers_too_little_fails_its_callers_and_leaves_none
         return []
 
     async with asyncio.TaskGroup() as group:
-        batch = Lane(call, ReplyScheduler(group.create_task), max_weight=10)
+        batch = TextLane(call, ReplyScheduler(group.create_task), max_weight=10)
         with pytest.raises(ValueError, match="shorter"):
             await batch.run(QUEUE, "a")
 
@@ -242,7 +243,7 @@ async def test_a_verb_without_orphans_forgets_the_error_of_a_cancelled_caller() 
         raise StoreUnavailable("gone")
 
     async with asyncio.TaskGroup() as group:
-        batch = Lane(call, ReplyScheduler(group.create_task), max_weight=10)
+        batch = TextLane(call, ReplyScheduler(group.create_task), max_weight=10)
         task = asyncio.ensure_future(batch.run(QUEUE, "a"))
         await answered.wait()
         task.cancel()
@@ -256,7 +257,7 @@ async def test_a_batch_that_cannot_start_says_so_every_time() -> None:
         work.close()
         raise StoreUnavailable("not running")
 
-    batch = Lane(CountingStore().call, ReplyScheduler(refuse), max_weight=10)
+    batch = TextLane(CountingStore().call, ReplyScheduler(refuse), max_weight=10)
     for _ in range(2):
         async with asyncio.timeout(1):
             with pytest.raises(StoreUnavailable, match="not running"):
@@ -295,7 +296,7 @@ def cancelled_runner(after_s: float | None) -> Callable[[Coroutine[Any, Any, Non
 def test_a_runner_that_is_cancelled_leaves_no_caller_hanging(after_s: float | None) -> None:
     async def main() -> None:
         store = CountingStore()
-        batch = Lane(store.call, ReplyScheduler(cancelled_runner(after_s)), max_weight=1)
+        batch = TextLane(store.call, ReplyScheduler(cancelled_runner(after_s)), max_weight=1)
         tasks = [asyncio.ensure_future(batch.run(QUEUE, text)) for text in "abc"]
         async with asyncio.timeout(CALL_S):
             await asyncio.wait(tasks)
@@ -321,7 +322,7 @@ async def test_a_runner_that_breaks_leaves_no_caller_hanging() -> None:
     def bug(answer: str) -> None:
         raise ZeroDivisionError
 
-    batch = Lane(store.call, ReplyScheduler(spawn), max_weight=10, orphan=bug)
+    batch = TextLane(store.call, ReplyScheduler(spawn), max_weight=10, orphan=bug)
     gone = asyncio.ensure_future(batch.run(QUEUE, "a"))
     await settle()
     behind = asyncio.ensure_future(batch.run(QUEUE, "b"))

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from duetime.engine.batcher import Lane, ReplyScheduler
+from duetime.engine.batcher import ReplyScheduler
 from duetime.model.errors import DuetimeError, JobExists, StoreUnavailable
 from duetime.model.names import Queue
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
+from tests.unit.text_lane import TextLane
 
 QUEUE = Queue("shop", "mail")
 
@@ -30,8 +31,8 @@ class StoreWithPromises:
         self.promises.append(asyncio.get_running_loop().create_future())
         return self.promises[-1]
 
-    def batch(self, group: asyncio.TaskGroup) -> Lane[str, str]:
-        return Lane(
+    def batch(self, group: asyncio.TaskGroup) -> TextLane:
+        return TextLane(
             self.call,
             ReplyScheduler(group.create_task),
             max_weight=10,

@@ -173,5 +173,5 @@ async def test_a_big_call_that_is_cancelled_while_it_waits_leaves_its_turn_to_th
             task.cancel()
         gate.set()
         await asyncio.wait(tasks)
-        assert not engine._batcher._heavy.locked()
+        assert not engine._batcher.heavy.locked()
         assert all(task.cancelled() or task.result() for task in tasks)

@@ -27,11 +27,12 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from duetime.engine.priority_rotation import PriorityRotation
 from duetime.engine.reaper import LONGEST_REST_S, Reaper
@@ -59,7 +60,7 @@ from duetime.stores.finishes import Finished, KeptResult
 log = logging.getLogger("duetime.engine")
 
 T = TypeVar("T")
-Asked = TypeVar("Asked")
+Asked = TypeVar("Asked", bound=Request[Any])
 
 MAX_CALLS = 2
 """Store calls of one verb that are under way for a queue, at most."""
@@ -80,8 +81,6 @@ the event loop brings several of them, and the first one must not go alone."""
 LEAST_TTR_MS = round(2 * LONGEST_REST_S * 1000)
 """The reaper looks at least this often for leases that it was not told of, so that these end in time, too."""
 
-SharedCall = Callable[[Queue, Sequence[Asked]], Awaitable[Sequence[Answer | DuetimeError]]]
-"""A store call for several requests; one answer or error for each."""
 Flushed = Callable[[], asyncio.Future[Any] | None]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task; the engine waits for its end and sees its errors."""
@@ -90,6 +89,7 @@ GiveBack = Callable[[Sequence[Delivery]], None]
 
 Submission = tuple[Asked, int, Reply[Answer]]
 """A request, its weight, and where its answer goes. A plain tuple, because every request makes one."""
+Answers = Sequence[tuple[Reply[Answer], Answer | Exception]]
 
 
 class ReplyScheduler:
@@ -106,9 +106,6 @@ class ReplyScheduler:
 
     def deliver(self, queue: Queue, answers: Sequence[T], give: Callable[[Iterable[T]], None]) -> None:
         """Call `give` with the first answers now and with some more in each turn. All are given, whatever happens."""
-        if len(answers) <= REPLIES_PER_TURN:
-            give(answers)
-            return
         left = iter(answers)
         give(islice(left, REPLIES_PER_TURN))
         try:
@@ -153,93 +150,85 @@ class Inbox(Generic[Asked, Answer]):
 class Lane(Generic[Asked, Answer]):
     """The requests of one verb, for all queues. `max_weight` bounds a call, but one request always fits.
 
-    `start` makes the call of a request that is alone, without a task; it returns False if that is not possible.
-    `orphan` gets an answer whose caller went away during the call.
-    `flushed`, asked right after a call, returns a future that completes before its answers are given, None if nothing
+    `flushed`, called right after a call, returns a future that completes before its answers are given, None if nothing
     is pending; if it fails, its error replaces every answer that is not an error itself.
     """
 
-    def __init__(
-        self,
-        call: SharedCall[Asked, Answer],
-        replies: ReplyScheduler,
-        *,
-        max_weight: int,
-        start: "Callable[[Asked, SingleCall[Asked, Answer]], bool] | None" = None,
-        orphan: Callable[[Answer], None] | None = None,
-        flushed: Flushed | None = None,
-    ) -> None:
-        self._call = call
-        self._replies = replies
+    def __init__(self, replies: ReplyScheduler, *, max_weight: int, flushed: Flushed | None = None) -> None:
+        self.replies = replies
         self._max_weight = max_weight
-        self._start_single = start
-        self._orphan = orphan
         self._flushed = flushed
         self._closed = False
         # A queue has an inbox while at least one runner serves it; a single call counts as one.
         self._inboxes: dict[Queue, Inbox[Asked, Answer]] = {}
         self._shared_until: dict[Queue, float] = {}
-        self.singles: set[SingleCall[Asked, Answer]] = set()
         self._single_ended: asyncio.Future[None] | None = None
+        self.singles = 0
+        """Single calls that are under way."""
         self.calls = self.single_calls = self.requests = 0
 
-    def submit(self, queue: Queue, request: Asked, weight: int, reply: Reply[Answer]) -> None:
-        """Take a request; `reply` gets its answer or its error in a later turn of the event loop.
+    # --- what a verb defines
+
+    async def call(self, queue: Queue, requests: Sequence[Asked]) -> Sequence[Answer | DuetimeError]:
+        """One store call for several requests; one answer or error for each."""
+        raise NotImplementedError
+
+    def start_single(self, request: Asked, reply: Reply[Answer], inbox: Inbox[Asked, Answer]) -> bool:
+        """Start the call of a request that is alone, without a task; returns False if that is not possible."""
+        return False
+
+    def orphan(self, answer: Answer) -> None:
+        """Gets an answer whose caller went away during the call."""
+
+    # --- requests
+
+    def submit(self, request: Asked, reply: Reply[Answer]) -> None:
+        """Accept a request; `reply` gets its answer or its error in a later turn of the event loop.
 
         Raises StoreUnavailable, and then `reply` gets nothing.
         """
         if self._closed:
             raise StoreUnavailable.stopping()
+        queue = request.queue
         inbox: Inbox[Asked, Answer] | None = self._inboxes.get(queue)
         if inbox is None:
             inbox = Inbox()
-            if self._start_single and self._starts_single(queue, inbox, request, reply):
+            if self._shared_until.get(queue, 0.0) <= monotonic() and self.start_single(request, reply, inbox):
+                inbox.runners = 1
+                self._inboxes[queue] = inbox
+                self.singles += 1
+                self.single_calls += 1
+                self.calls += 1
+                self.requests += 1
                 return
             self._start(queue, inbox)
             self._inboxes[queue] = inbox
+        weight = request.weight()
         inbox.entries.append((request, weight, reply))
         inbox.weight += weight
         if inbox.weight >= self._max_weight and inbox.runners < MAX_CALLS:
             self._start(queue, inbox)
 
-    def _starts_single(self, queue: Queue, inbox: Inbox[Asked, Answer], request: Asked, reply: Reply[Answer]) -> bool:
-        if self._start_single is None or self._shared_until.get(queue, 0.0) > monotonic():
-            return False
-        single = SingleCall(self, queue, inbox, (request, 1, reply))
-        try:
-            if not self._start_single(request, single):
-                return False
-        except Exception as error:  # of any kind: the caller gets it
-            asyncio.get_running_loop().call_soon(single.set_exception, error)
-        inbox.runners += 1
-        self._inboxes[queue] = inbox
-        self.singles.add(single)
-        self.single_calls += 1
-        self.calls += 1
-        self.requests += 1
-        return True
-
-    def single_ended(self, single: "SingleCall[Asked, Answer]") -> None:
+    def single_ended(self, queue: Queue, inbox: Inbox[Asked, Answer]) -> None:
         """The requests that came during the call share the next one."""
-        self.singles.discard(single)
+        self.singles -= 1
         if self._single_ended and not self._single_ended.done():
             self._single_ended.set_result(None)
-        queue, inbox = single.queue, single.inbox
         if inbox.entries:
             with suppress(StoreUnavailable):  # the engine is not running; the callers get an error below
                 self._start(queue, inbox)
         self._leave(queue, inbox)
 
-    async def run(self, queue: Queue, request: Asked, weight: int = 1) -> Answer:
+    async def run(self, request: Asked) -> Answer:
         """The answer to this request, or its error. A request whose caller goes away before the call is not sent."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.submit(queue, request, weight, answer)
+        self.submit(request, answer)
         try:
             return await answer
         except asyncio.CancelledError:
             # The answer may have come in the same instant as the cancellation.
-            if self._orphan and not answer.cancelled() and answer.exception() is None:
-                self._orphan(answer.result())
+            if not answer.cancelled() and answer.exception() is None:
+                self.orphan(answer.result())
             raise
 
     def is_idle(self, queue: Queue) -> bool:
@@ -247,7 +236,7 @@ class Lane(Generic[Asked, Answer]):
         return queue not in self._inboxes and not self._closed
 
     def close(self) -> None:
-        """Take no more requests; requests that are waiting are still served."""
+        """Accept no more requests; requests that are waiting are still served."""
         self._closed = True
 
     async def drain(self) -> None:
@@ -256,15 +245,17 @@ class Lane(Generic[Asked, Answer]):
             self._single_ended = asyncio.get_running_loop().create_future()
             await self._single_ended
 
+    # --- shared calls
+
     def _start(self, queue: Queue, inbox: Inbox[Asked, Answer]) -> None:
-        runner = self._replies.spawn(self._run(queue, inbox))
+        runner = self.replies.spawn(self._run(queue, inbox))
         inbox.runners += 1
         # A callback and not a `finally`: a task that is cancelled before its first step never gets to one.
         runner.add_done_callback(lambda done: self._broke(done, queue, inbox))
 
     async def _run(self, queue: Queue, inbox: Inbox[Asked, Answer]) -> None:
         while inbox.entries:
-            if giving := self._replies.under_way(queue):
+            if giving := self.replies.under_way(queue):
                 await asyncio.wait([giving])
             if entries := self._next_entries(inbox):
                 await self._serve(queue, entries)
@@ -282,17 +273,17 @@ class Lane(Generic[Asked, Answer]):
         if inbox.runners:
             return
         del self._inboxes[queue]
-        for _, _, answer in inbox.entries:
-            _fail(answer, StoreUnavailable.stopping())
+        for _, _, reply in inbox.entries:
+            _fail(reply, StoreUnavailable.stopping())
 
     def _next_entries(self, inbox: Inbox[Asked, Answer]) -> list[Submission[Asked, Answer]]:
         entries: list[Submission[Asked, Answer]] = []
         weight = 0
         while inbox.entries and (not entries or weight + inbox.entries[0][1] <= self._max_weight):
             entry = inbox.entries.popleft()
-            _, own_weight, answer = entry
+            _, own_weight, reply = entry
             inbox.weight -= own_weight
-            if not answer.done():
+            if not reply.done():
                 entries.append(entry)
                 weight += own_weight
         return entries
@@ -304,42 +295,43 @@ class Lane(Generic[Asked, Answer]):
             if len(self._shared_until) >= MAX_QUEUES:
                 self._shared_until.clear()
             self._shared_until[queue] = monotonic() + SHARED_S
+        replies = [reply for _, _, reply in entries]
         try:
-            answers = await self._call(queue, [request for request, _, _ in entries])
-            pairs = list(zip(entries, answers, strict=True))
+            answers = await self.call(queue, [request for request, _, _ in entries])
+            pairs = list(zip(replies, answers, strict=True))
         except asyncio.CancelledError:
-            for _, _, answer in entries:
-                _fail(answer, StoreUnavailable("the engine stopped during the call", unknown=True))
+            for reply in replies:
+                _fail(reply, StoreUnavailable("the engine stopped during the call", unknown=True))
             raise
         except Exception as error:  # of any kind: the callers get it
-            for _, _, answer in entries:
-                _fail(answer, own_copy(error))
+            for reply in replies:
+                _fail(reply, own_copy(error))
             return
         self.answer(queue, pairs)
 
-    def answer(self, queue: Queue, pairs: Sequence[tuple[Submission[Asked, Answer], Answer | Exception]]) -> None:
+    # --- answers
+
+    def answer(self, queue: Queue, pairs: Answers[Answer]) -> None:
         """Give the answers of a call to its callers when they are flushed."""
         pending = self._flushed() if self._flushed else None
         if pending is None:
-            self._replies.deliver(queue, pairs, self._answer)
+            self._deliver(queue, pairs)
         else:
-            pending.add_done_callback(lambda done: self._answer_flushed(queue, pairs, done.exception()))
+            pending.add_done_callback(partial(self._deliver, queue, pairs))
 
-    def _answer_flushed(
-        self,
-        queue: Queue,
-        pairs: Sequence[tuple[Submission[Asked, Answer], Answer | Exception]],
-        failure: BaseException | None,
-    ) -> None:
-        """`failure`: why the flush failed. Callers get it in place of every answer that is not an error."""
-        if isinstance(failure, Exception):
+    def _deliver(self, queue: Queue, pairs: Answers[Answer], flushed: asyncio.Future[Any] | None = None) -> None:
+        """If the flush failed, callers get its error in place of every answer that is not an error."""
+        if flushed and isinstance(failure := flushed.exception(), Exception):
             pairs = [
-                (entry, answer if isinstance(answer, DuetimeError) else own_copy(failure)) for entry, answer in pairs
+                (reply, answer if isinstance(answer, DuetimeError) else own_copy(failure)) for reply, answer in pairs
             ]
-        self._replies.deliver(queue, pairs, self._answer)
+        if len(pairs) > REPLIES_PER_TURN:
+            self.replies.deliver(queue, pairs, self._answer)
+        else:
+            self._answer(pairs)
 
-    def _answer(self, pairs: Iterable[tuple[Submission[Asked, Answer], Answer | Exception]]) -> None:
-        for (_, _, reply), answer in pairs:
+    def _answer(self, pairs: Iterable[tuple[Reply[Answer], Answer | Exception]]) -> None:
+        for reply, answer in pairs:
             if isinstance(answer, Exception):
                 _fail(reply, answer)
             elif not reply.done():
@@ -347,79 +339,166 @@ class Lane(Generic[Asked, Answer]):
                     reply.set_result(answer)
                 except Exception:  # whatever one caller does with its answer, the others get theirs
                     log.exception("reply_failed")
-            elif self._orphan:
-                self._orphan(answer)
-
-
-class SingleCall(Generic[Asked, Answer]):
-    """A call for one request without a task. Gets the request's answer, or its error."""
-
-    __slots__ = ("entry", "inbox", "lane", "queue")
-
-    def __init__(
-        self,
-        lane: Lane[Asked, Answer],
-        queue: Queue,
-        inbox: Inbox[Asked, Answer],
-        entry: Submission[Asked, Answer],
-    ) -> None:
-        self.lane, self.queue, self.inbox, self.entry = lane, queue, inbox, entry
-
-    def set_result(self, answer: Answer | DuetimeError, /) -> None:
-        self.lane.single_ended(self)
-        self.lane.answer(self.queue, ((self.entry, answer),))
-
-    def set_exception(self, error: Exception, /) -> None:
-        self.lane.single_ended(self)
-        _fail(self.entry[2], error)
+            else:
+                self.orphan(answer)
 
 
 # --- the verbs
 
 
-class Verb(Generic[Asked]):
+class VerbLane(Lane[Asked, Answer]):
     """How the requests of one verb become a store call, and how its outcome becomes their answers."""
 
+    request: ClassVar[type[Request[Any]]]
+    is_read: ClassVar[bool] = False
+    """No answer waits until it is flushed."""
+
     def __init__(self, batcher: "Batcher") -> None:
-        self.batcher = batcher
-        self.store = batcher.store
+        self.batcher, self.store, self.recorders = batcher, batcher.store, batcher.recorders
+        flushed = None if self.is_read else batcher.recorders.flushed
+        super().__init__(batcher.replies, max_weight=self.request.max_weight, flushed=flushed)
 
     def step(self, queue: Queue, requests: Sequence[Asked]) -> Step:
         raise NotImplementedError
 
     def jobs(self, step: Step) -> int:
+        """How many jobs the call is for; 0 if it is never heavy."""
         return len(step.asked)
 
-    def call(self, step: Step) -> Awaitable[Any]:
+    def store_call(self, step: Step) -> Awaitable[Any]:
         raise NotImplementedError
 
-    def single(self, one_job: OneJob, step: Step, reply: "StepReply") -> Send | None:
+    def single(self, one_job: OneJob, step: Step, reply: "SingleCall[Any, Any]") -> Send | None:
         """Prepare the single-job call for a step of one request; None if there is none for it."""
         return None
-
-    def outcome(self, answer: Any) -> Any:
-        """The outcome of a step whose single-job call got this answer."""
-        return [answer]
 
     def answers(self, step: Step, requests: Sequence[Asked], outcome: Any) -> Sequence[Any]:
         """One answer or error per request."""
         raise NotImplementedError
 
     def failed(self, step: Step) -> None:
-        """The call raised an error."""
+        """The call raised an error, or was not made."""
+
+    async def call(self, queue: Queue, requests: Sequence[Asked]) -> Sequence[Any]:
+        """Calls for hundreds of jobs take turns, so that a call for a few jobs never waits behind many of them.
+
+        A store serves its calls one after the other, and a flooded queue has up to six calls under way. Two keep a
+        store busy; with more, a job of another queue only waits longer.
+        """
+        step = self.step(queue, requests)
+        heavy, has_turn = self.batcher.heavy, False
+        try:
+            if self.jobs(step) >= HEAVY_JOBS:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(HEAVY_WAIT_S):
+                        has_turn = await heavy.acquire()
+            outcome = await self.recorders.run(step, lambda: self.store_call(step))
+        except BaseException:
+            self.failed(step)
+            raise
+        finally:
+            if has_turn:
+                heavy.release()
+        return self.answers(step, requests, outcome)
+
+    def start_single(self, request: Asked, reply: Reply[Answer], inbox: Inbox[Asked, Answer]) -> bool:
+        one_job = self.store.one_job
+        if one_job is None or not self.recorders.is_ready:
+            return False
+        step = self.step(request.queue, (request,))
+        single = SingleCall(self, step, request, reply, inbox)
+        try:
+            send = self.single(one_job, step, single)
+            if send is None:
+                self.failed(step)
+                return False
+            self.recorders.before(step)
+        except Exception as error:  # of any kind: the caller gets it
+            asyncio.get_running_loop().call_soon(single.fail, error)
+            return True
+        try:
+            send()
+        except Exception as error:  # of any kind: the caller gets it
+            asyncio.get_running_loop().call_soon(single.set_exception, error)
+        return True
 
 
-class PushVerb(Verb[PushRequest]):
+class SingleCall(Generic[Asked, Answer]):
+    """A call for one request without a task. Gets the store's answer, records it, and answers the request."""
+
+    __slots__ = ("_inbox", "_lane", "_reply", "_request", "_step")
+
+    def __init__(
+        self,
+        lane: VerbLane[Asked, Answer],
+        step: Step,
+        request: Asked,
+        reply: Reply[Answer],
+        inbox: Inbox[Asked, Answer],
+    ) -> None:
+        self._lane, self._step, self._request, self._reply, self._inbox = lane, step, request, reply, inbox
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, answer: Any, /) -> None:
+        # A reserve has one answer for all requests, other verbs have a list with one for each.
+        recorded = self._lane.recorders.after(self._step, answer if self._step.verb == "reserve" else [answer])
+        if is_coroutine(recorded):
+            self._lane.replies.spawn(self._answer_later(recorded))
+        else:
+            self._answer(recorded)
+
+    def set_exception(self, error: Exception, /) -> None:
+        recorded = self._lane.recorders.after(self._step, error)
+        if is_coroutine(recorded):
+            self._lane.replies.spawn(self._fail_later(recorded, error))
+        else:
+            self.fail(error)
+
+    async def _answer_later(self, recording: Coroutine[Any, Any, Any]) -> None:
+        try:
+            outcome = await recording
+        except Exception as error:  # of any kind: the caller gets it
+            self.fail(error)
+        else:
+            self._answer(outcome)
+
+    async def _fail_later(self, recording: Coroutine[Any, Any, Any], error: Exception) -> None:
+        try:
+            await recording
+        finally:
+            self.fail(error)
+
+    def _answer(self, outcome: Any) -> None:
+        lane, queue = self._lane, self._step.queue
+        try:
+            [answer] = lane.answers(self._step, (self._request,), outcome)
+        except Exception as error:  # a bug; the caller gets it
+            answer = error
+        lane.single_ended(queue, self._inbox)
+        lane.answer(queue, ((self._reply, answer),))
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error that needs no record."""
+        self._lane.failed(self._step)
+        self._lane.single_ended(self._step.queue, self._inbox)
+        _fail(self._reply, error)
+
+
+class PushLane(VerbLane[PushRequest, Pushed]):
+    request = PushRequest
+
     def step(self, queue: Queue, requests: Sequence[PushRequest]) -> Step:
         return Step("push", queue, [request.push for request in requests], len(requests))
 
     def jobs(self, step: Step) -> int:
         return sum([len(push.jobs) for push in step.asked])
 
-    def call(self, step: Step) -> Awaitable[Sequence[Pushed | DuetimeError]]:
+    def store_call(self, step: Step) -> Awaitable[Sequence[Pushed | DuetimeError]]:
         return self.store.push(step.queue, step.asked)
 
-    def single(self, one_job: OneJob, step: Step, reply: "StepReply") -> Send | None:
+    def single(self, one_job: OneJob, step: Step, reply: SingleCall[Any, Any]) -> Send | None:
         [push] = step.asked
         return one_job.push(step.queue, push, reply) if len(push.jobs) == 1 and push.mark is None else None
 
@@ -427,93 +506,90 @@ class PushVerb(Verb[PushRequest]):
         self, step: Step, requests: Sequence[PushRequest], outcome: Sequence[Pushed | DuetimeError]
     ) -> Sequence[Pushed | DuetimeError]:
         """Wakes waiting consumers here, because a cancelled caller's push still happened."""
-        _, parts = pushed_parts(step.asked, outcome)
-        for part in parts:
-            if isinstance(part, Pushed) and not part.repeated:
-                self.batcher.moved(step.queue, part.jobs)
+        if self.batcher.waiters.has_waiters(step.queue):
+            _, parts = pushed_parts(step.asked, outcome)
+            for part in parts:
+                if isinstance(part, Pushed) and not part.repeated:
+                    self.batcher.moved(step.queue, part.jobs)
         return outcome
 
 
-class ReserveStep(Step):
-    """`groups`: (ttr_ms, limits of the requests) for each ask. `version`: that of the waiters before the call."""
-
-    __slots__ = ("groups", "version")
-
-    def __init__(
-        self, queue: Queue, asks: Sequence[Ask], callers: int, groups: Sequence[tuple[int, list[int]]], version: int
-    ) -> None:
-        super().__init__("reserve", queue, asks, callers)
-        self.groups, self.version = groups, version
-
-
-class ReserveVerb(Verb[ReserveRequest]):
+class ReserveLane(VerbLane[ReserveRequest, list[Delivery]]):
     """Requests that follow each other with the same ttr share one ask."""
 
-    def step(self, queue: Queue, requests: Sequence[ReserveRequest]) -> ReserveStep:
-        groups: list[tuple[int, list[int]]] = []
+    request, is_read = ReserveRequest, True
+
+    def orphan(self, answer: list[Delivery]) -> None:
+        self.batcher.give_back(answer)
+
+    def step(self, queue: Queue, requests: Sequence[ReserveRequest]) -> Step:
+        next_turns = self.batcher.rotation(queue).next_turns
+        groups: list[list[int]] = []  # [ttr_ms, limit]
         for request in requests:
             if groups and groups[-1][0] == request.ttr_ms:
-                groups[-1][1].append(request.limit)
+                groups[-1][1] += request.limit
             else:
-                groups.append((request.ttr_ms, [request.limit]))
-        next_turns = self.batcher.rotation(queue).next_turns
-        asks = [Ask(sum(limits), ttr_ms, next_turns(sum(limits))) for ttr_ms, limits in groups]
-        return ReserveStep(queue, asks, len(requests), groups, self.batcher.waiters.version)
+                groups.append([request.ttr_ms, request.limit])
+        asks = [Ask(limit, ttr_ms, next_turns(limit)) for ttr_ms, limit in groups]
+        return Step("reserve", queue, asks, len(requests), version=self.batcher.waiters.version)
 
     def jobs(self, step: Step) -> int:
         return sum([ask.limit for ask in step.asked])
 
-    def call(self, step: Step) -> Awaitable[Reserved]:
+    def store_call(self, step: Step) -> Awaitable[Reserved]:
         return self.store.reserve(step.queue, step.asked)
 
-    def single(self, one_job: OneJob, step: Step, reply: "StepReply") -> Send | None:
+    def single(self, one_job: OneJob, step: Step, reply: SingleCall[Any, Any]) -> Send | None:
         [ask] = step.asked
         return one_job.reserve(step.queue, ask, reply) if ask.limit == 1 else None
 
-    def outcome(self, answer: Reserved) -> Reserved:
-        return answer
-
     def answers(self, step: Step, requests: Sequence[ReserveRequest], outcome: Reserved) -> Sequence[list[Delivery]]:
-        assert isinstance(step, ReserveStep)
         self.batcher.waiters.on_reserve_result(step.queue, outcome, step.version)
         unused, shares = 0, list[list[Delivery]]()
-        for ask, (_, limits), deliveries in zip(step.asked, step.groups, outcome.deliveries, strict=True):
+        asking = iter(requests)
+        for ask, deliveries in zip(step.asked, outcome.deliveries, strict=True):
             if deliveries:
                 self.batcher.reaper.expect(ask.ttr_ms / 1000)
             unused += ask.limit - len(deliveries)
             at = 0
-            for limit in limits:
+            while at < ask.limit:
+                limit = next(asking).limit
                 shares.append(list(deliveries[at : at + limit]))
                 at += limit
-        self.batcher.rotation(step.queue).return_turns(unused)
+        if unused:
+            self.batcher.rotation(step.queue).return_turns(unused)
         return shares
 
     def failed(self, step: Step) -> None:
         self.batcher.rotation(step.queue).return_turns(self.jobs(step))
 
 
-class AckVerb(Verb[AckRequest]):
+class AckLane(VerbLane[AckRequest, Sequence[Moved | LeaseLost | None]]):
+    request = AckRequest
+
     def step(self, queue: Queue, requests: Sequence[AckRequest]) -> Step:
         return Step("ack", queue, [lease for request in requests for lease in request.leases], len(requests))
 
-    def call(self, step: Step) -> Awaitable[Sequence[Moved | LeaseLost | StoreUnavailable | None]]:
+    def store_call(self, step: Step) -> Awaitable[Sequence[Moved | LeaseLost | StoreUnavailable | None]]:
         return self.store.ack(step.queue, step.asked)
 
-    def single(self, one_job: OneJob, step: Step, reply: "StepReply") -> Send | None:
+    def single(self, one_job: OneJob, step: Step, reply: SingleCall[Any, Any]) -> Send | None:
         return one_job.ack(step.asked[0], reply) if len(step.asked) == 1 else None
 
     def answers(self, step: Step, requests: Sequence[AckRequest], outcome: Sequence[Any]) -> Sequence[Any]:
         return _split(outcome, [request.leases for request in requests])
 
 
-class FinishVerb(Verb[FinishRequest]):
+class FinishLane(VerbLane[FinishRequest, Sequence[Finished | DuetimeError | None]]):
+    request = FinishRequest
+
     def step(self, queue: Queue, requests: Sequence[FinishRequest]) -> Step:
         return Step("finish", queue, [one for request in requests for one in request.finishes], len(requests))
 
     def jobs(self, step: Step) -> int:
         return sum([1 + len(one.then) for one in step.asked])
 
-    def call(self, step: Step) -> Awaitable[Sequence[Finished | DuetimeError | None]]:
+    def store_call(self, step: Step) -> Awaitable[Sequence[Finished | DuetimeError | None]]:
         return self.store.finish(step.queue, step.asked)
 
     def answers(self, step: Step, requests: Sequence[FinishRequest], outcome: Sequence[Any]) -> Sequence[Any]:
@@ -525,35 +601,39 @@ class FinishVerb(Verb[FinishRequest]):
         return _split(outcome, [request.finishes for request in requests])
 
 
-class CancelVerb(Verb[IdsRequest[Any]]):
+class CancelLane(VerbLane[IdsRequest[Any], Sequence[Moved | None]]):
+    request = CancelRequest
     verb, is_finished = "cancel", False
 
     def step(self, queue: Queue, requests: Sequence[IdsRequest[Any]]) -> Step:
         return Step(self.verb, queue, [job_id for request in requests for job_id in request.ids], len(requests))
 
     def jobs(self, step: Step) -> int:
-        return 0  # never heavy
+        return 0
 
-    def call(self, step: Step) -> Awaitable[Sequence[Moved | StoreUnavailable | None]]:
+    def store_call(self, step: Step) -> Awaitable[Sequence[Moved | StoreUnavailable | None]]:
         return self.store.cancel(step.queue, step.asked, finished=self.is_finished)
 
     def answers(self, step: Step, requests: Sequence[IdsRequest[Any]], outcome: Sequence[Any]) -> Sequence[Any]:
         return _split(outcome, [request.ids for request in requests])
 
 
-class AckByIdVerb(CancelVerb):
+class AckByIdLane(CancelLane):
+    request = AckByIdRequest
     verb, is_finished = "ack_by_id", True
 
 
-class ResultsVerb(Verb[ResultsRequest]):
+class ResultsLane(VerbLane[ResultsRequest, Mapping[str, KeptResult]]):
+    request, is_read = ResultsRequest, True
+
     def step(self, queue: Queue, requests: Sequence[ResultsRequest]) -> Step:
         ids = list(dict.fromkeys(job_id for request in requests for job_id in request.ids))
         return Step("results", queue, ids, len(requests))
 
     def jobs(self, step: Step) -> int:
-        return 0  # never heavy
+        return 0
 
-    async def call(self, step: Step) -> list[KeptResult | None]:
+    async def store_call(self, step: Step) -> list[KeptResult | None]:
         found: list[KeptResult | None] = []
         while left := step.asked[len(found) :]:
             found += await self.store.results(step.queue, left)
@@ -566,60 +646,11 @@ class ResultsVerb(Verb[ResultsRequest]):
         return [{job_id: found[job_id] for job_id in request.ids if job_id in found} for request in requests]
 
 
-class StepReply:
-    """Gets the answer of a single-job call of the store: records it, and answers the request."""
-
-    __slots__ = ("_call", "_recorders", "_step", "_verb")
-
-    def __init__(self, recorders: Recorders, verb: Verb[Any], step: Step, call: SingleCall[Any, Any]) -> None:
-        self._recorders, self._verb, self._step, self._call = recorders, verb, step, call
-
-    def done(self) -> bool:
-        return False
-
-    def set_result(self, answer: Any, /) -> None:
-        recorded = self._recorders.after(self._step, self._verb.outcome(answer))
-        if is_coroutine(recorded):
-            self._verb.batcher.replies.spawn(self._answer_later(recorded))
-        else:
-            self._answer(recorded)
-
-    def set_exception(self, error: Exception, /) -> None:
-        recorded = self._recorders.after(self._step, error)
-        if is_coroutine(recorded):
-            self._verb.batcher.replies.spawn(self._fail_later(recorded, error))
-        else:
-            self._fail(error)
-
-    async def _answer_later(self, recording: Coroutine[Any, Any, Any]) -> None:
-        try:
-            outcome = await recording
-        except Exception as error:  # of any kind: the caller gets it
-            self._fail(error)
-        else:
-            self._answer(outcome)
-
-    async def _fail_later(self, recording: Coroutine[Any, Any, Any], error: Exception) -> None:
-        try:
-            await recording
-        finally:
-            self._fail(error)
-
-    def _answer(self, outcome: Any) -> None:
-        try:
-            [answer] = self._verb.answers(self._step, (self._call.entry[0],), outcome)
-        except Exception as error:  # a bug; the caller gets it
-            self._call.set_exception(error)
-        else:
-            self._call.set_result(answer)
-
-    def _fail(self, error: Exception) -> None:
-        self._verb.failed(self._step)
-        self._call.set_exception(error)
+LANES = (PushLane, ReserveLane, AckLane, FinishLane, CancelLane, AckByIdLane, ResultsLane)
 
 
 class Batcher:
-    """Makes the store calls of all verbs that can be grouped.
+    """Makes the store calls of all verbs that can be grouped, in one lane for each verb.
 
     It creates `waiters` and `results`, which make their store calls through it. `give_back` gets deliveries whose
     consumer has gone.
@@ -628,105 +659,24 @@ class Batcher:
     def __init__(
         self, store: Store, recorders: Recorders, *, spawn: Spawn, reaper: Reaper, give_back: GiveBack
     ) -> None:
-        self.store, self.recorders, self.reaper = store, recorders, reaper
+        self.store, self.recorders, self.reaper, self.give_back = store, recorders, reaper, give_back
         self.replies = ReplyScheduler(spawn)
-        self.waiters = Waiters(store, self.submit, give_back)
-        self.results = ResultWaiters(lambda queue, ids: self.run(ResultsRequest(queue, ids)))
-        self._heavy = asyncio.Semaphore(HEAVY_CALLS)
+        self.heavy = asyncio.Semaphore(HEAVY_CALLS)
         self._rotations: dict[Queue, PriorityRotation] = {}
-        verbs: dict[type[Request[Any]], Verb[Any]] = {
-            PushRequest: PushVerb(self),
-            ReserveRequest: ReserveVerb(self),
-            AckRequest: AckVerb(self),
-            FinishRequest: FinishVerb(self),
-            CancelRequest: CancelVerb(self),
-            AckByIdRequest: AckByIdVerb(self),
-            ResultsRequest: ResultsVerb(self),
-        }
-        self.lanes = {kind: self._lane(kind, verb) for kind, verb in verbs.items()}
+        self.lanes: dict[type[Request[Any]], Lane[Any, Any]] = {lane.request: lane(self) for lane in LANES}
+        self.waiters = Waiters(store, self.lanes[ReserveRequest].submit, give_back)
+        self.results = ResultWaiters(lambda queue, ids: self.run(ResultsRequest(queue, ids)))
 
-    def _lane(self, kind: type[Request[Any]], verb: Verb[Any]) -> Lane[Any, Any]:
-        one_job, recorders = self.store.one_job, self.recorders
-
-        async def call(queue: Queue, requests: Sequence[Any]) -> Sequence[Any]:
-            step = verb.step(queue, requests)
-            try:
-                outcome = await self._call(verb, step)
-            except BaseException:
-                verb.failed(step)
-                raise
-            return verb.answers(step, requests, outcome)
-
-        def start(request: Any, call: SingleCall[Any, Any]) -> bool:
-            if one_job is None or not recorders.is_ready:
-                return False
-            step = verb.step(request.queue, (request,))
-            reply = StepReply(recorders, verb, step, call)
-            try:
-                send = verb.single(one_job, step, reply)
-                if send is not None:
-                    recorders.before(step)
-            except BaseException:
-                verb.failed(step)
-                raise
-            if send is None:
-                verb.failed(step)
-                return False
-            try:
-                send()
-            except Exception as error:  # of any kind: the caller gets it
-                asyncio.get_running_loop().call_soon(reply.set_exception, error)
-            return True
-
-        is_read = kind in (ReserveRequest, ResultsRequest)
-        return Lane(
-            call,
-            self.replies,
-            max_weight=kind.max_weight,
-            start=start if one_job else None,
-            orphan=self.waiters.give_back if kind is ReserveRequest else None,
-            flushed=None if is_read else recorders.flushed,
-        )
-
-    def submit(self, request: Request[Answer], reply: Reply[Answer]) -> None:
-        """Take a request that was checked. `reply` gets its answer or its error in a later turn of the event loop.
-
-        Raises StoreUnavailable when the engine stops, and then `reply` gets nothing.
-        """
-        self.lanes[type(request)].submit(request.queue, request, request.weight(), reply)
-
-    async def run(self, request: Request[Answer]) -> Answer:
+    def run(self, request: Request[Answer]) -> Coroutine[Any, Any, Answer]:
         """Submit a request and wait for its answer. A request whose caller goes away before the call is not sent."""
-        return await self.lanes[type(request)].run(request.queue, request, request.weight())
+        return self.lanes[type(request)].run(request)
 
     async def close(self) -> None:
-        """Take no more requests, and wait for single-job calls under way. Requests that wait are still served."""
+        """Accept no more requests, and wait for single-job calls under way. Requests that wait are still served."""
         for lane in self.lanes.values():
             lane.close()
         for lane in self.lanes.values():
             await lane.drain()
-
-    async def _call(self, verb: Verb[Any], step: Step) -> Any:
-        """Calls for hundreds of jobs take turns, so that a call for a few jobs never waits behind many of them.
-
-        A store serves its calls one after the other, and a flooded queue has up to six calls under way. Two keep a
-        store busy; with more, a job of another queue only waits longer.
-        """
-
-        def call() -> Awaitable[Any]:
-            return verb.call(step)
-
-        if verb.jobs(step) < HEAVY_JOBS:
-            return await self.recorders.run(step, call)
-        has_turn = False
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HEAVY_WAIT_S):
-                has_turn = await self._heavy.acquire()
-        try:
-            return await self.recorders.run(step, call)
-        finally:
-            if has_turn:
-                self._heavy.release()
 
     def moved(self, queue: Queue, answers: Sequence[object]) -> None:
         """This process put jobs into waiting: its own consumers need no wake from the store."""

@@ -304,7 +304,7 @@ class Engine:
         `reply` gets nothing. A caller that no longer wants its deliveries passes them to `give_back_later`.
         """
         request.check(self._max_body)
-        self._batcher.submit(request, reply)
+        self._batcher.lanes[type(request)].submit(request, reply)
 
     # --- for blocking callers in other threads
 

@@ -51,13 +51,24 @@ class Step:
     | notify | one `Lease` | `Notified`: the callback's answer, without a store call |
 
     `callers` says how many requests share the call. `error` is what the consumer reports with release and kill.
-    `began_s` is `perf_counter` when the store was called, None if it was not.
+    `began_s` is `perf_counter` when the store was called, None if it was not. `version` is that of the engine's waiters
+    when a reserve was sent (`waiters.py`).
     """
 
-    __slots__ = ("asked", "began_s", "callers", "error", "queue", "verb")
+    __slots__ = ("asked", "began_s", "callers", "error", "queue", "verb", "version")
 
-    def __init__(self, verb: str, queue: Queue, asked: Sequence[Any] = (), callers: int = 1, error: str = "") -> None:
+    def __init__(
+        self,
+        verb: str,
+        queue: Queue,
+        asked: Sequence[Any] = (),
+        callers: int = 1,
+        error: str = "",
+        *,
+        version: int = 0,
+    ) -> None:
         self.verb, self.queue, self.asked, self.callers, self.error = verb, queue, asked, callers, error
+        self.version = version
         self.began_s: float | None = None
 
 
