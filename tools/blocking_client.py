@@ -1,6 +1,6 @@
 """Generates the blocking client from the async one.
 
-    .venv/bin/python tools/blocking_client.py            # write src/duetime/client/client.py and topics.py
+    .venv/bin/python tools/blocking_client.py            # write client.py, collections.py and topics.py
     .venv/bin/python tools/blocking_client.py --check    # exit with 1 if they are not current
 
 Only names and keywords change: `async` and `await` go, and each name of NAMES becomes its blocking counterpart. What
@@ -14,13 +14,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "src" / "duetime" / "client"
-FILES = {"async_client.py": "client.py", "async_topics.py": "topics.py"}
+FILES = {"async_client.py": "client.py", "async_collections.py": "collections.py", "async_topics.py": "topics.py"}
 NAMES = {
+    "AsyncBlockingQueue": "BlockingQueue",
     "AsyncClient": "Client",
+    "AsyncCollection": "Collection",
     "AsyncDeadLetters": "DeadLetters",
+    "AsyncDelayedQueue": "DelayedQueue",
+    "AsyncIterator": "Iterator",
     "AsyncLeasedJob": "LeasedJob",
+    "AsyncListeners": "Listeners",
+    "AsyncOnly": "BlockingOnly",
     "AsyncQueue": "BlockingQueueBase",
     "AsyncQueueClient": "QueueClient",
+    "AsyncTaken": "Taken",
     "AsyncTopics": "Topics",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
@@ -35,7 +42,8 @@ SORT = ("ruff", "check", "-", "--quiet", "--select", "I", "--fix-only", "--stdin
 def blocking(source: str, name: str) -> str:
     """The blocking counterpart of an async module of this name."""
     text = re.sub(r"(?<!\w)\(await (self\.\w+\(\w*\))\)", r"\1", source)
-    text = re.sub(r"\b(?:async|await) (?=def |self\.|transport\.|topics\.)", "", text)
+    text = text.replace("from asyncio import sleep", "from time import sleep")
+    text = re.sub(r"\b(?:async|await) (?=def |for |with await |await |\w+[.(])", "", text)
     text = re.sub(r"\b\w+\b", lambda word: NAMES.get(word[0], word[0]), text)
     if found := re.search(r"^[^\"#]*\b(?:async|await|Async\w+)\b.*", text, re.MULTILINE):
         raise ValueError(f"{name}: no rule for {found[0].strip()!r}")

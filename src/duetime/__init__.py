@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from duetime.client import AsyncClient, Client, connect, connect_async
     from duetime.client.async_client import AsyncLeasedJob
+    from duetime.client.async_collections import AsyncBlockingQueue, AsyncDelayedQueue, AsyncTaken
     from duetime.client.client import LeasedJob
     from duetime.client.collections import BlockingQueue, DelayedQueue, Taken
     from duetime.client.push_in import push_in, push_in_async
@@ -78,8 +79,11 @@ __version__ = "0.1.0"
 __all__ = [
     "PREVIOUS",
     "App",
+    "AsyncBlockingQueue",
     "AsyncClient",
+    "AsyncDelayedQueue",
     "AsyncLeasedJob",
+    "AsyncTaken",
     "BatchStatus",
     "BlockingQueue",
     "BodyTooLarge",
@@ -167,6 +171,7 @@ _MODULES = (
     "duetime.stores.base",
     "duetime.stores.finishes",
     "duetime.client",
+    "duetime.client.async_collections",
     "duetime.client.collections",
     "duetime.client.async_client",
     "duetime.client.client",

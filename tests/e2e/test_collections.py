@@ -17,6 +17,7 @@ from duetime import (
     BlockingQueue,
     DelayedQueue,
     MessageOptions,
+    NewJob,
     ProcessingMode,
     QueueEvent,
     QueueSettings,
@@ -45,7 +46,7 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[duetime.C
 # --- the delayed queue
 
 
-def test_delayed_values_are_looked_at_in_the_order_of_their_offers(client: duetime.Client) -> None:
+def test_delayed_values_are_looked_at_in_the_order_in_which_they_are_due(client: duetime.Client) -> None:
     queue = DelayedQueue(client, "names")
     for name, delay in (("late", "2h"), ("soon", "1h"), ("last", "3h")):
         queue.offer(name, delay, id=f"id-{name}")
@@ -53,9 +54,10 @@ def test_delayed_values_are_looked_at_in_the_order_of_their_offers(client: dueti
     with pytest.raises(duetime.InvalidTime):
         queue.offer("never", "-1s")
 
-    assert [queue.get(index) for index in range(3)] == ["late", "soon", "last"]
-    with pytest.raises(IndexError):
-        queue.get(3)
+    assert [queue.get(index) for index in (0, 1, 2, -1)] == ["soon", "late", "last", "last"]
+    for index in (3, -4):
+        with pytest.raises(IndexError):
+            queue.get(index)
     assert (queue.peek(), queue.element()) == ("soon", "soon")
     assert (queue.size(), len(queue), queue.is_empty()) == (3, 3, False)
     assert sorted(queue.read_all()) == sorted(queue) == ["last", "late", "soon"]
@@ -67,7 +69,7 @@ def test_delayed_values_are_looked_at_in_the_order_of_their_offers(client: dueti
     assert queue.size_in_memory() == sum(len(f'"{name}"id-{name}') for name in ("late", "soon", "last"))
     queue.destroy()
     assert queue.poll() == "late"
-    assert queue.poll_many(5) == ["soon", "last"]
+    assert queue.poll_many(5) == ["last", "soon"]
     with pytest.raises(LookupError):
         queue.element()
 
@@ -139,6 +141,62 @@ def test_ready_values_first_in_first_out(client: duetime.Client) -> None:
     assert (queue.poll(), queue.poll("1ms"), queue.clear()) == (None, None, 0)
     with pytest.raises(TimeoutError):
         queue.take("1ms")
+
+
+def test_a_listener_hears_of_every_way_out(client: duetime.Client) -> None:
+    queue, gone = BlockingQueue(client, "names"), list[str]()
+    for name in "abcdefghij":
+        queue.offer(name, id=name)
+    queue.add_listener("removed", gone.append)
+    with queue.take():
+        assert gone == []  # it may come back
+    polled = queue.poll()
+    assert polled is not None
+    polled.ack()
+    assert queue.drain_to([], 1) == 1
+    assert queue.remove_all(["d", "x"])
+    assert queue.move("other") == 1
+    assert queue.remove_id("f")
+    assert not queue.remove_id("x")
+    assert queue.poll_last_from_any() == ("names", "j")
+    assert queue.poll_last_and_offer_first_to("other") == "i"
+    assert queue.clear() == 2
+    assert gone == ["a", "b", "c", "d", "e", "f", "j", "i", "g", "h"]
+
+
+def test_a_poll_of_a_long_delayed_queue_reads_one_value(
+    client: duetime.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, limits = DelayedQueue(client, "names"), list[int]()
+    client.queue("names").bulk([NewJob(f"{n:04}", b"%d" % n, delay_ms=3_600_000 + n) for n in range(1200)])
+    list_jobs = QueueClient.list_jobs
+
+    def counted(self: QueueClient, *arguments: Any, **options: Any) -> Any:
+        limits.append(options["limit"])
+        return list_jobs(self, *arguments, **options)
+
+    monkeypatch.setattr(QueueClient, "list_jobs", counted)
+    assert (queue.poll(), queue.get(0), queue.peek()) == (0, 1, 1)
+    assert limits == [1, 1, 1]
+    assert (queue.get(1000), queue.get(-1)) == (1001, 1199)
+
+
+async def test_the_async_collections_answer_alike(tmp_path: Path) -> None:
+    async with duetime.connect_async(f"sqlite:{tmp_path / 'jobs.db'}") as client:
+        delayed, queue = duetime.AsyncDelayedQueue(client, "names"), duetime.AsyncBlockingQueue(client, "names")
+        gone: list[str] = []
+        queue.add_listener("removed", gone.append)
+        await delayed.offer("soon", "1ms")
+        await delayed.offer("later", "1h")
+        async with await queue.take("1m") as taken:
+            assert taken.value == "soon"
+        assert (await delayed.get(0), await delayed.size(), [one async for one in delayed]) == ("later", 1, ["later"])
+        await queue.offer("a", id="a")
+        await queue.offer("b")
+        assert (await queue.contains("b"), await queue.index_of("b"), await queue.remove("b")) == (True, 1, True)
+        assert (await queue.poll_last_from_any(), await queue.poll()) == (("names", "a"), None)
+        assert (await delayed.poll(), await delayed.is_empty()) == ("later", True)
+        assert gone == ["soon", "b", "a"]
 
 
 def test_values_of_several_queues(client: duetime.Client) -> None:

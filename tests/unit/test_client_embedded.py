@@ -189,7 +189,7 @@ def test_collections_remove_drain_and_poll(client: duetime.Client) -> None:
     for value in ("b", "a"):
         delayed.offer(value, "1h" if value == "b" else "1m")
     assert delayed.peek() == "a"
-    assert [delayed.poll(), delayed.poll(), delayed.poll()] == ["b", "a", None]
+    assert [delayed.poll(), delayed.poll(), delayed.poll()] == ["a", "b", None]
     for value in range(5):
         ready.offer(value)
     assert ready.peek() == 0

@@ -1,0 +1,193 @@
+"""What the blocking and the async collections share, and what only the blocking ones have.
+
+`collections.py` is generated from `async_collections.py`; what a blocking collection has of its own (a length, `in`,
+subscriptions in a thread) is written here.
+"""
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+from duetime.client.call import Call
+from duetime.client.calls import ClientLeases
+from duetime.consumer.held_leases import Answer, HeldLeases
+from duetime.engine.duties import run_duty
+from duetime.model.backoff import Outage
+from duetime.model.clock import Duration, duration_ms
+from duetime.model.errors import DuetimeError
+from duetime.model.job import DEFAULT_TTR_MS, Lease
+
+if TYPE_CHECKING:
+    from duetime.client.client import Client
+    from duetime.client.collections import BlockingQueue, Taken
+
+log = logging.getLogger("duetime.client")
+
+TTR_S = DEFAULT_TTR_MS // 1000
+ListenerEvent = Literal["added", "removed"]
+
+
+class Codec(Protocol):
+    def encode(self, value: Any) -> bytes: ...
+
+    def decode(self, data: bytes) -> Any: ...
+
+
+class JsonCodec:
+    """Values as compact JSON with sorted keys, so that equal values are equal bytes."""
+
+    def encode(self, value: Any) -> bytes:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+
+    def decode(self, data: bytes) -> Any:
+        return json.loads(data)
+
+
+class AsyncListeners:
+    """Functions to call with each value that is added or removed."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, list[Callable[[Any], None]]] = {"added": [], "removed": []}
+
+    def add_listener(self, event: ListenerEvent, listener: Callable[[Any], None]) -> None:
+        """Call `listener` with every value that is added, or removed for good, through this object. A value that is
+        held is removed when it is acknowledged.
+        """
+        self._listeners[event].append(listener)
+
+    def remove_listener(self, event: ListenerEvent, listener: Callable[[Any], None]) -> None:
+        self._listeners[event].remove(listener)
+
+    def _notify(self, event: ListenerEvent, value: Any) -> None:
+        for listener in self._listeners[event]:
+            listener(value)
+
+
+class Listeners(AsyncListeners):
+    """A blocking queue has consumers in threads, too."""
+
+    _client: Any
+
+    def subscribe(self, consumer: Callable[[Any], None], *, ttr: Duration = TTR_S) -> "Subscription":
+        """Call `consumer` with every value, in a thread; acknowledged when it returns, released when it raises."""
+        return Subscription(self._client, cast("BlockingQueue", self), consumer, ttr)
+
+
+class AsyncOnly:
+    """What an async collection has of its own: `async for value in queue`."""
+
+    def _values(self) -> AsyncIterator[Any]:
+        raise NotImplementedError
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """The values, without taking them."""
+        return self._values()
+
+
+class BlockingOnly:
+    """What a blocking collection has of its own: `for value in queue`, `value in queue`, `len(queue)`."""
+
+    def size(self) -> int:
+        raise NotImplementedError
+
+    def contains(self, value: Any) -> bool:
+        raise NotImplementedError
+
+    def _values(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        """The values, without taking them."""
+        return self._values()
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def __bool__(self) -> bool:
+        """A collection is one also while it is empty."""
+        return True
+
+    def __contains__(self, value: object) -> bool:
+        return self.contains(value)
+
+
+class Subscription:
+    """Calls a consumer with one value after the other, in a thread of its own, until it is closed. A second thread
+    renews the lease of the value that the consumer works on.
+    """
+
+    RELEASE_DELAY_S = 1
+
+    def __init__(
+        self, client: "Client", queue: "BlockingQueue", consumer: Callable[[Any], None], ttr: Duration
+    ) -> None:
+        self._client = client
+        self._queue = queue
+        self._consumer = consumer
+        self._ttr = ttr
+        self._closed = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._leases = HeldLeases(lambda: ClientLeases(self._send), duration_ms(ttr), self._loop.create_task)
+        self._renewal = self._loop.create_task(run_duty(self._leases))
+        self._thread = threading.Thread(target=self._run, name="duetime subscription", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Finish the value in hand and stop."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        renewing = threading.Thread(target=self._renew, name="duetime lease renewal", daemon=True)
+        renewing.start()
+        outage = Outage()
+        while not self._closed.is_set():
+            try:
+                taken = self._queue.poll("1s", ttr=self._ttr)
+                if taken:
+                    asyncio.run_coroutine_threadsafe(self._hold(taken.lease), self._loop).result()
+                    asyncio.run_coroutine_threadsafe(self._report(taken, self._consume(taken)), self._loop).result()
+            except (DuetimeError, ValueError) as error:
+                if outage.failed():
+                    log.warning("subscription_error", extra={"error": str(error)})
+                self._closed.wait(outage.pause_s)
+            else:
+                outage.worked()
+        self._loop.call_soon_threadsafe(self._renewal.cancel)
+        renewing.join()
+
+    def _consume(self, taken: "Taken") -> str:
+        """Returns what the consumer failed with, empty if it did not fail."""
+        try:
+            self._consumer(taken.value)
+        except Exception as error:  # the consumer's code may raise anything
+            log.exception("consumer_failed")
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    # --- in the thread that renews
+
+    def _renew(self) -> None:
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._renewal)
+        self._loop.close()
+
+    async def _send(self, call: Call[Any]) -> Any:
+        # Nothing else runs in this loop, so the call may block it.
+        return self._client.send(call)
+
+    async def _hold(self, lease: Lease) -> None:
+        self._leases.add(lease)
+
+    async def _report(self, taken: "Taken", error: str) -> None:
+        if error:
+            await self._leases.release(taken.lease, delay_ms=self.RELEASE_DELAY_S * 1000, error=error)
+            return
+        acked: asyncio.Future[Answer] = self._loop.create_future()
+        self._leases.ack(taken.lease, acked.set_result)
+        if isinstance(answer := await acked, DuetimeError):
+            raise answer
