@@ -2,7 +2,7 @@
 
 import pytest
 
-from duetime.engine.admission import check_job, check_jobs
+from duetime.engine.requests import check_job, check_jobs
 from duetime.model.clock import MAX_DURATION
 from duetime.model.errors import BodyTooLarge, InvalidId, InvalidRequest, InvalidTime
 from duetime.model.job import NewJob

@@ -97,7 +97,7 @@ async def test_the_registry_can_be_a_store_of_its_own_or_one_of_the_pools() -> N
 
 
 async def test_leaving_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.engine.pools.FIRST_LOOK_S", 0.01)
+    monkeypatch.setattr("duetime.engine.pools.FIRST_WAIT_S", 0.01)
     stores = Stores()
 
     def hang(url: str) -> Awaitable[MemoryStore]:

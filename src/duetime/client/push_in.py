@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 from duetime.client import checks
 from duetime.client.job_building import Body, IfExistsWord, JobFields, as_jobs
-from duetime.engine.admission import check_jobs
+from duetime.engine.requests import check_jobs
 from duetime.model.clock import SystemClock
 from duetime.model.errors import BodyTooLarge, ExpiresBeforeDue, InvalidRequest, QueueFull, TopicOffline
 from duetime.model.ids import ThreadedIdMaker

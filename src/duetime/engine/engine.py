@@ -20,7 +20,6 @@ from itertools import repeat
 from typing import Any, TypeVar
 
 from duetime.engine import requests
-from duetime.engine.admission import check_finish, check_ids, check_lease, check_times, check_ttr
 from duetime.engine.batcher import Batcher, BlockingCalls
 from duetime.engine.duties import Pulse, run_duty
 from duetime.engine.reaper import Reaper
@@ -36,6 +35,11 @@ from duetime.engine.requests import (
     Request,
     ReserveRequest,
     by_weight,
+    check_finish,
+    check_ids,
+    check_lease,
+    check_times,
+    check_ttr,
     finish_weight,
 )
 from duetime.engine.waiters import Waiter, Waiters, WakeListener

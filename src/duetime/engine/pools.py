@@ -13,7 +13,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 
 from duetime.engine.engine import Engine
 from duetime.engine.recorder import Recorded
@@ -28,7 +27,7 @@ log = logging.getLogger("duetime.pools")
 
 REGISTRY = "(registry)"
 """The name under which a store that serves as registry only is kept; no pool can be called so."""
-FIRST_LOOK_S = 5.0
+FIRST_WAIT_S = 5.0
 """How long the start waits for pools that do not answer."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
@@ -51,6 +50,9 @@ class Pool:
         self.engine: Engine | None = None
         self.error: DuetimeError | None = None
         self.tried = asyncio.Event()
+
+    def not_open(self) -> StoreUnavailable:
+        return StoreUnavailable(f"the pool {self.name!r} is not open")
 
 
 class Pools:
@@ -94,9 +96,9 @@ class Pools:
     async def __aenter__(self) -> "Pools":
         everything = {**self._pools, self._registry_pool.name: self._registry_pool}
         self._tasks = {name: asyncio.create_task(self._keep(pool)) for name, pool in everything.items()}
-        looks = [asyncio.create_task(pool.tried.wait()) for pool in everything.values()]
+        attempts = [asyncio.create_task(pool.tried.wait()) for pool in everything.values()]
         try:
-            await asyncio.wait(looks, timeout=FIRST_LOOK_S)
+            await asyncio.wait(attempts, timeout=FIRST_WAIT_S)
             for task in self._tasks.values():
                 if task.done():
                     task.result()
@@ -104,8 +106,8 @@ class Pools:
             await self._close()
             raise
         finally:
-            for look in looks:
-                look.cancel()
+            for attempt in attempts:
+                attempt.cancel()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -132,12 +134,16 @@ class Pools:
         pool = self._pools.get(name)
         if pool is None:
             raise PoolNotFound.of(name)
-        return _opened(pool)
+        if pool.engine is None:
+            raise pool.not_open()
+        return pool.engine
 
     @property
     def registry(self) -> Registry:
         """Raises StoreUnavailable while its store is not open."""
-        return _opened(self._registry_pool).store.registry
+        if self._registry_pool.engine is None:
+            raise self._registry_pool.not_open()
+        return self._registry_pool.engine.store.registry
 
     def errors(self) -> Mapping[str, DuetimeError]:
         """Why pools are not open, by name; empty when all are."""
@@ -164,7 +170,7 @@ class Pools:
                 outage.worked()
                 await self._serve(pool, recorded)
                 outage.failed()
-            await self._pause(outage.pause_s)
+            await asyncio.sleep(outage.pause_s)  # a pool that is not open is cancelled at the end
 
     async def _open(self, pool: Pool) -> Recorded:
         store = await self._open_store(pool.url)
@@ -194,14 +200,3 @@ class Pools:
         pool.tried.set()
         if outage.failed():
             log.warning("pool_unavailable", extra={"pool": pool.name, "error": error.message})
-
-    async def _pause(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()
-
-
-def _opened(pool: Pool) -> Engine:
-    if pool.engine is None:
-        raise StoreUnavailable(f"the pool {pool.name!r} is not open")
-    return pool.engine

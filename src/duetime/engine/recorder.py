@@ -132,6 +132,8 @@ class Recorders:
     def __init__(self, recorders: Sequence[Recorder]) -> None:
         self.all = tuple(recorders)
         self._running: set[asyncio.Task[Any]] = set()
+        # Recorders that do not define a method are not called.
+        self._before = [(at, one) for at, one in enumerate(self.all) if type(one).before is not Recorder.before]
         self._flushing = tuple(one for one in self.all if type(one).flushed is not Recorder.flushed)
 
     @property
@@ -146,7 +148,7 @@ class Recorders:
 
     def before(self, step: Step) -> None:
         """The store is about to be called. Raises what a recorder raises to refuse the step."""
-        for place, one in enumerate(self.all):
+        for place, one in self._before:
             try:
                 one.before(step)
             except BaseException as error:

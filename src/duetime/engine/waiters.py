@@ -32,7 +32,6 @@ from contextvars import Context
 from duetime.engine.duties import Duty
 from duetime.engine.reaper import Reaper
 from duetime.engine.requests import Request, ReserveRequest
-from duetime.engine.store_time import StoreTime
 from duetime.model.backoff import OUTAGE
 from duetime.model.errors import DuetimeError, StoreUnavailable, own_copy
 from duetime.model.job import STEP_JOBS, Delivery
@@ -47,6 +46,12 @@ QUEUES_PER_CHECK = 250
 NEARLY_DUE_S = 0.05
 FIRST_BATCH = 8
 """Jobs that a list reserves first. The number doubles with each reserve that brings all of them."""
+JUMP_MS = 5
+"""Timers are set anew when the store's clock has run ahead of them by more than this ..."""
+SET_BACK_MS = 1000
+"""... and left alone when it seems to be behind by less: a timer that ends too early costs one call, and the answer
+with the reading may only have been slow.
+"""
 LASTING_S = OUTAGE.cap_ms / 1000
 """A connection for wake-ups that lasted longer ended an outage; shorter ones belong to the same outage."""
 
@@ -54,6 +59,35 @@ Submit = Callable[[Request[list[Delivery]], Reply[list[Delivery]]], None]
 """`Batcher.submit`."""
 FirstReserve = Callable[[], Awaitable[list[Delivery]]]
 """The first reserve of a consumer: it tries its queues in the order that it gave."""
+
+
+class StoreTime:
+    """The store's clock as this process knows it: its distance from the loop's own clock, which never jumps."""
+
+    def __init__(self) -> None:
+        self._offset_ms = 0.0
+        self._reported_ms = 0.0
+
+    def observe(self, now_ms: int) -> bool:
+        """Use a reading; returns whether the clock has run ahead since the last True, in one jump or bit by bit.
+
+        A reading is old by the travel time of its answer. So of two offsets the greater one is nearer the truth, unless
+        the clock was set back.
+        """
+        offset = now_ms - asyncio.get_running_loop().time() * 1000
+        if offset > self._offset_ms or offset < self._offset_ms - SET_BACK_MS:
+            self._offset_ms = offset
+        ahead = self._offset_ms - self._reported_ms
+        if ahead > JUMP_MS or ahead < 0:
+            self._reported_ms = self._offset_ms
+        return ahead > JUMP_MS
+
+    def now_ms(self) -> int:
+        """The store's time as far as it is known: behind by the travel time of an answer at most."""
+        return int(asyncio.get_running_loop().time() * 1000 + self._offset_ms)
+
+    def seconds_until(self, at_ms: int) -> float:
+        return (at_ms - self._offset_ms) / 1000 - asyncio.get_running_loop().time()
 
 
 class Waiter:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from duetime.engine.recorder import MAY_HAPPEN_AGAIN, Notified, Recorder, Step, is_coroutine
-from duetime.engine.store_time import StoreTime
+from duetime.engine.waiters import StoreTime
 from duetime.journal import drafts
 from duetime.journal.events import REPEATED, Draft, body_fields, write_draft
 from duetime.journal.journal import Journal
