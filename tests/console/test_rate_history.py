@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from duetime.console.live import LiveFigures
+from duetime.console.queue_history import coarser
 from duetime.console.rate_history import KIND, MeterGain, RateHistory, rate_points
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
@@ -81,3 +83,40 @@ def test_points_add_up_servers_and_divide_what_covers_several() -> None:
     [whole] = rate_points({"a": [minute]}, since=0, width_s=240)
     assert (whole.at, whole.rates["accepted"], whole.p50) == (720, 2, pytest.approx(0.1))
     assert rate_points({"a": [minute]}, since=600, width_s=10) == []
+
+
+LABELS = ("default", *MAIL)
+
+
+async def test_what_a_queue_did_outlives_the_server(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/jobs.db"
+    async with figures(url, server="a") as (pools, live, _):
+        engine = pools.engine("default")
+        await until(lambda: live.meters.history("hour"))  # there is a sample to compare with
+        await engine.push(MAIL, [NewJob(id=str(number), body=b"") for number in range(7)])
+        for delivery in await engine.reserve([MAIL], limit=2, ttr_ms=60_000):
+            await engine.ack([delivery.lease])
+
+        async def is_kept() -> bool:
+            return bool(await pools.registry.list_records("console-queues"))
+
+        await until(is_kept, deadline_s=120)
+        assert live.meters.queues.points(LABELS, "hour")[-1].backlog == 5
+
+    async with figures(url, server="b") as (_, live, _):
+        for span in ("hour", "day", "week"):
+            found = live.meters.queues.points(LABELS, span)
+            assert max(point.rates.get("accepted", 0) for point in found) > 0
+            assert any(point.p99 is not None and point.run_p99 is not None for point in found)
+            assert next(point.backlog for point in reversed(found) if point.backlog is not None) in (0, 5)
+
+
+def test_an_hour_of_a_queue_is_kept_as_one_gain() -> None:
+    cover = [MeterGain(at, 600, {}, (), backlog=0) for at in (600, 1200, 1800)]
+    busy = [MeterGain(1200, 600, {"accepted": 60}, [(0.1, 60)], [(0.5, 60)], 3)]
+    [kept] = msgspec.json.decode(
+        coarser(msgspec.json.encode({"": cover, "default/default/mail": busy})), type=dict[str, list[MeterGain]]
+    )["default/default/mail"]
+    # The queue was idle for two of the three steps, which count for its rate.
+    assert (kept.at, kept.seconds, kept.counts, kept.backlog) == (1800, 1800, {"accepted": 60}, 0)
+    assert (list(kept.lateness), list(kept.run)) == ([(0.1, 60)], [(0.5, 60)])

@@ -14,10 +14,12 @@ from duetime.console.meter_samples import KEEP_S, SAMPLE_S, MeterSamples
 from duetime.console.queue_looks import QueueLooks
 from duetime.console.rate_history import RateHistory
 from duetime.engine.pools import Pools
+from duetime.metrics.meters import Labels
 from duetime.metrics.recorder import MetricsRecorder
 from duetime.metrics.siblings import Siblings
 from duetime.model.errors import DuetimeError
-from duetime.model.job import Job, Lease
+from duetime.model.job import Counts, Job, Lease
+from duetime.model.names import Queue
 
 PER_WATCHER_S = 0.1
 """Each open page adds this to the time between two refreshes, so that many pages cost no more than a few."""
@@ -54,7 +56,7 @@ class LiveFigures:
         sample_s: float = SAMPLE_S,
         keep_s: float = KEEP_S,
     ) -> None:
-        self.meters = MeterSamples(siblings, history, sample_s=sample_s, keep_s=keep_s)
+        self.meters = MeterSamples(siblings, history, self._count, sample_s=sample_s, keep_s=keep_s)
         self.looks = QueueLooks(pools)
         self.totals = DayTotals(pools)
         self.due = DueAheadSums(pools, self.looks)
@@ -77,6 +79,17 @@ class LiveFigures:
         await self.looks.close()
         await self.totals.close()
         await self.due.close()
+
+    async def _count(self, queues: Sequence[Labels]) -> dict[Labels, Counts]:
+        """How many jobs these queues have, of pools that answer."""
+        found: dict[Labels, Counts] = {}
+        for pool in {labels[0] for labels in queues}:
+            chosen = [labels for labels in queues if labels[0] == pool]
+            with suppress(DuetimeError):
+                store = self._pools.engine(pool).store
+                counts = await store.counts([Queue(*labels[1:]) for labels in chosen])
+                found |= dict(zip(chosen, counts, strict=True))
+        return found
 
     @property
     def loops(self) -> Sequence[asyncio.Task[None]]:

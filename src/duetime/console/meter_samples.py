@@ -8,19 +8,23 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 
+from duetime.console.queue_history import KEPT_S as QUEUES_KEPT_S
+from duetime.console.queue_history import KIND as QUEUES_KIND
+from duetime.console.queue_history import Minute, QueueHistory
 from duetime.console.rate_history import MeterGain, RateHistory, RatePoint, quantile, rate_points
 from duetime.engine.duties import Rounds, run_duty
 from duetime.metrics import snapshots
-from duetime.metrics.meters import Labels, Reading
+from duetime.metrics.meters import OTHER, Labels, Reading
 from duetime.metrics.siblings import Siblings
 from duetime.metrics.snapshots import METRICS
+from duetime.model.job import Counts
 
 log = logging.getLogger("duetime.console")
 
@@ -34,6 +38,8 @@ LATE_MARK_S = 600.0
 """The lateness of a queue is that of its jobs since the last mark but one."""
 SHARED_S = 0.5
 """How long all pages share one sample of the meters."""
+MOST_COUNTED = 200
+"""How many queues are asked once a minute how many jobs wait."""
 BEHIND_BYTES = 1_048_576
 BEHIND_S = 600.0
 LATENESS = "duetime_job_lateness_seconds"
@@ -81,15 +87,28 @@ class MeterSample(NamedTuple):
 class MeterSamples:
     """An async context manager: while it is entered, a task records the history."""
 
-    def __init__(self, siblings: Siblings, history: RateHistory, *, sample_s: float, keep_s: float) -> None:
+    def __init__(
+        self,
+        siblings: Siblings,
+        history: RateHistory,
+        count: Callable[[Sequence[Labels]], Awaitable[Mapping[Labels, Counts]]],
+        *,
+        sample_s: float,
+        keep_s: float,
+    ) -> None:
         self._siblings = siblings
         self._history = history
+        self._count = count
+        self._watched: Sequence[Labels] = ()
+        self.queues = QueueHistory(history.records.of_kind(QUEUES_KIND, QUEUES_KEPT_S))
         self._sample_s = sample_s
         self._keep_s = keep_s
         self._samples: deque[MeterSample] = deque(maxlen=POINTS + 1)
+        self._recent: deque[MeterSample] = deque(maxlen=3)
         self._late_marks: deque[tuple[float, Mapping[Labels, Sequence[float]]]] = deque(maxlen=2)
         self._run_marks: deque[Mapping[Labels, Sequence[float]]] = deque(maxlen=2)
         self._kept: MeterSample | None = None
+        self._minute: MeterSample | None = None
         self._sampled: tuple[float, MeterSample] | None = None
         self._sampling = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -116,16 +135,38 @@ class MeterSamples:
         return self._sample_s
 
     async def _remember(self, sample: MeterSample) -> None:
-        self._samples.append(sample._replace(late_by_queue={}, run_by_queue={}))
+        # Only the last few samples know the queues apart: there may be a thousand of them.
+        self._samples.append(sample._replace(by_queue={}, late_by_queue={}, run_by_queue={}))
+        self._recent.append(sample)
         if not self._late_marks or sample.at - self._late_marks[-1][0] >= LATE_MARK_S:
             self._late_marks.append((sample.at, sample.late_by_queue))
             self._run_marks.append(sample.run_by_queue)
+        await self._remember_queues(sample)
         if self._siblings.name != WRITER:
             return
         before = self._kept = self._kept or sample
         if sample.at - before.at >= self._keep_s:
             self._kept = sample
             await self._history.write(gain_between(before, sample))
+
+    async def _remember_queues(self, sample: MeterSample) -> None:
+        """Once a minute: what each queue gained, and how many jobs wait in those that moved or had jobs before."""
+        before = self._minute = self._minute or sample
+        if sample.at - before.at < self._keep_s:
+            return
+        self._minute = sample
+        gains = queue_gains(before, sample)
+        busiest = sorted(gains, key=lambda labels: -sum(gains[labels].counts.values()))
+        seconds = sample.at - before.at
+        counts = await self._count(list(dict.fromkeys([*busiest, *self._watched]))[:MOST_COUNTED])
+        self._watched = [labels for labels, one in counts.items() if one.ready or one.delayed]
+        for labels, one in counts.items():
+            gain = gains.get(labels) or MeterGain(sample.at, seconds, {}, ())
+            gains[labels] = msgspec.structs.replace(gain, backlog=one.ready)
+        minute = Minute(sample.at, seconds, gains)
+        self.queues.remember(minute)
+        if self._siblings.name == WRITER:
+            await self.queues.write(minute)
 
     async def _sample(self) -> MeterSample:
         replies = await self._siblings.ask_all(METRICS)
@@ -157,7 +198,7 @@ class MeterSamples:
     async def now(self) -> tuple[RatePoint, Mapping[str, Mapping[Labels, float]]]:
         """The rates since the latest sample of the history that is old enough to compare with, in all and by queue."""
         sample = await self._shared_sample()
-        known = list(self._samples)
+        known = list(self._recent)
         before = next((one for one in reversed(known) if sample.at - one.at >= self._sample_s / 2), None)
         before = before or (known[0] if known else sample)
         seconds = max(sample.at - before.at, 1.0)
@@ -180,18 +221,6 @@ class MeterSamples:
         sample = await self._shared_sample()
         before: Mapping[Labels, Sequence[float]] = self._run_marks[0] if self._run_marks else {}
         return [_quantiles(sample.run_edges, sample.run_by_queue, before, labels) for labels in queues]
-
-    def queue_history(self, labels: Labels) -> list[tuple[float, Mapping[str, float]]]:
-        """The rates of one queue over the last hour, as far as this process has samples: epoch seconds, by name."""
-        found: list[tuple[float, Mapping[str, float]]] = []
-        for before, after in pairwise(self._samples):
-            seconds = max(after.at - before.at, 1.0)
-            gained = {
-                name: max(after.by_queue[name].get(labels, 0) - before.by_queue[name].get(labels, 0), 0) / seconds
-                for name in RATES
-            }
-            found.append((after.at, gained))
-        return found
 
     async def _shared_sample(self) -> MeterSample:
         async with self._sampling:
@@ -241,16 +270,43 @@ def gain_between(before: MeterSample, after: MeterSample) -> MeterGain:
     return MeterGain(after.at, max(after.at - before.at, 1.0), counts, _with_edges(after.edges, gained))
 
 
+def queue_gains(before: MeterSample, after: MeterSample) -> dict[Labels, MeterGain]:
+    """What each queue gained between two samples, of those in which anything happened."""
+    found: dict[Labels, MeterGain] = {}
+    for labels in after.by_queue["accepted"]:
+        counts = {
+            name: max(series.get(labels, 0) - before.by_queue[name].get(labels, 0), 0)
+            for name, series in after.by_queue.items()
+        }
+        if any(counts.values()) and labels[1] != OTHER:
+            late = _gained(after.late_by_queue, before.late_by_queue, labels)
+            run = _gained(after.run_by_queue, before.run_by_queue, labels)
+            found[labels] = MeterGain(
+                after.at,
+                max(after.at - before.at, 1.0),
+                {name: count for name, count in counts.items() if count},
+                _with_edges(after.edges, late),
+                _with_edges(after.run_edges, run),
+            )
+    return found
+
+
+def _gained(
+    now: Mapping[Labels, Sequence[float]], before: Mapping[Labels, Sequence[float]], labels: Labels
+) -> list[float]:
+    gained = list(now.get(labels, ()))
+    if labels in before:
+        gained = [max(new - old, 0) for new, old in zip(gained, before[labels], strict=True)]
+    return gained
+
+
 def _quantiles(
     edges: Sequence[float],
     now: Mapping[Labels, Sequence[float]],
     before: Mapping[Labels, Sequence[float]],
     labels: Labels,
 ) -> tuple[float | None, float | None]:
-    gained = list(now.get(labels, ()))
-    if labels in before:
-        gained = [max(new - old, 0) for new, old in zip(gained, before[labels], strict=True)]
-    spread = _with_edges(edges, gained)
+    spread = _with_edges(edges, _gained(now, before, labels))
     return quantile(spread, 0.5, edges), quantile(spread, 0.99, edges)
 
 

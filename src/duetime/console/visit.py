@@ -28,6 +28,7 @@ from duetime.console.icons import icon
 from duetime.console.languages import LANGUAGES, has_text, say, translate
 from duetime.console.parts import ConsoleParts
 from duetime.console.problems import quick_count
+from duetime.console.rate_history import LIMITS
 from duetime.console.searches import TextSearches
 from duetime.console.sessions import Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
@@ -110,7 +111,8 @@ def _about(context: Context, ms: float) -> str:
 
 @pass_context
 def _seconds(context: Context, value: float | None) -> str:
-    return formats.seconds(value, _visit(context).units)
+    limit = LIMITS.get(value or 0)
+    return ("> " if limit else "") + formats.seconds(limit or value, _visit(context).units)
 
 
 @pass_context

@@ -213,18 +213,32 @@ def _chart(visit: Visit, span: str, live: LiveFigures) -> dict[str, Any]:
         },
         "lateness": {
             **frame,
-            "kind": "ms",
-            "target": visit.parts.settings.alert_lateness.total_seconds() * 1000,
-            "labels": [visit.say("overview.p50"), visit.say("overview.p99")],
-            "colors": ["--faint", "--accent"],
-            "data": [
-                [int(one.at) for one in points],
-                [None if one.p50 is None else max(round(one.p50 * 1000, 1), 1) for one in points],
-                [None if one.p99 is None else max(round(one.p99 * 1000, 1), 1) for one in points],
-            ],
+            **lateness_series(visit, points),
         },
         "count": len(points),
     }
+
+
+def lateness_series(visit: Visit, points: Sequence[RatePoint]) -> dict[str, Any]:
+    """Median and p99 over time, and the lateness that raises an alert as a dashed line."""
+    target = visit.parts.settings.alert_lateness.total_seconds()
+    return {
+        "kind": "ms",
+        "labels": [visit.say("overview.p50"), visit.say("overview.p99"), visit.say("overview.target")],
+        "colors": ["--faint", "--accent", "--leased"],
+        "dashed": 2,
+        "data": [
+            [int(one.at) for one in points],
+            [as_ms(one.p50) for one in points],
+            [as_ms(one.p99) for one in points],
+            [as_ms(target) for _ in points],
+        ],
+    }
+
+
+def as_ms(seconds: float | None) -> float | None:
+    """A value of a chart with a logarithmic axis of milliseconds, which begins with 1."""
+    return None if seconds is None else max(round(seconds * 1000, 1), 1)
 
 
 def day_bars(visit: Visit, days: Mapping[date, Totals] | None) -> list[tuple[str, list[Bar]]] | None:

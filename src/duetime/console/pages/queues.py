@@ -15,8 +15,9 @@ from duetime.console.charts import Bar
 from duetime.console.formats import number
 from duetime.console.forms import FormReader, whole_number
 from duetime.console.pages.jobs import check_queue_exists, count_retrying
-from duetime.console.pages.overview import day_bars, overdue_ms
+from duetime.console.pages.overview import as_ms, day_bars, lateness_series, overdue_ms
 from duetime.console.problems import is_overdue_and_paused
+from duetime.console.queue_history import SPANS
 from duetime.console.queue_looks import MANY_QUEUES, LiveQueue
 from duetime.console.visit import Visit, chosen, link, queue_link
 from duetime.metrics.meters import Labels
@@ -27,7 +28,6 @@ from duetime.stores.base import RulesChange
 from duetime.wire.messages import MAX_CAP
 
 PER_PAGE = 50
-SPARK = 60
 INTERNAL = "duetime."
 """What the names of queues of Duetime's own begin with."""
 BATCH = ".batch-"
@@ -39,6 +39,7 @@ DUE_SPANS: Mapping[str, tuple[int, int, int]] = {
     "days": (DAY_MS, 31, 5),
 }
 """The width of a bar, how many bars there are, and how many there are from one label to the next."""
+HISTORIES = (*SPANS, "month")
 SORTS: Mapping[str, Callable[[LiveQueue], Any]] = {
     "queue": lambda line: line.queue,
     "ready": lambda line: -line.counts.ready,
@@ -110,7 +111,7 @@ async def _rows(visit: Visit, shown: Sequence[LiveQueue]) -> list[QueueRow]:
     topics = {TopicAddress.of_key(record.key) for record in visit.parts.registry_copy.list_records(TOPICS)}
     rows: list[QueueRow] = []
     for line, rule, late in zip(shown, rules, lateness, strict=True):
-        spark = [rate["finished"] for _, rate in live.meters.queue_history((line.pool, *line.queue))[-SPARK:]]
+        spark = live.meters.queues.finished((line.pool, *line.queue))
         rows.append(
             QueueRow(
                 line,
@@ -151,6 +152,7 @@ async def show_queue(visit: Visit) -> Response:
     pool, queue, engine = visit.pool(), visit.queue(), visit.engine()
     await check_queue_exists(visit, pool, queue)
     span = chosen(list(DUE_SPANS), visit.query.get("due", ""))
+    history = chosen(HISTORIES, visit.query.get("history", ""))
     [counts], [head], rules, [totals] = await asyncio.gather(
         engine.store.counts([queue]),
         engine.store.heads([queue]),
@@ -182,7 +184,9 @@ async def show_queue(visit: Visit) -> Response:
         retrying_is_all=is_all,
         totals=totals.running,
         days=day_bars(visit, totals.days),
-        chart=_history_chart(visit, pool, queue),
+        history=history,
+        histories=HISTORIES,
+        charts=_history_charts(visit, pool, queue, history) if history != "month" else (),
         due=bars,
         span=span,
         spans=list(DUE_SPANS),
@@ -192,19 +196,42 @@ async def show_queue(visit: Visit) -> Response:
     )
 
 
-def _history_chart(visit: Visit, pool: str, queue: Queue) -> dict[str, Any] | None:
-    """The rates of the last hour as this process has sampled them; None while there is too little."""
-    points = visit.parts.live.meters.queue_history((pool, *queue))
-    if len(points) < 2:
-        return None
-    names = ("accepted", "finished", "failed")
-    return {
-        "now": int(time.time()),
-        "span": HOUR_MS // 1000,
-        "labels": [visit.say(f"overview.{name}") for name in names],
-        "colors": ["--accent", "--ready", "--dead"],
-        "data": [[int(at) for at, _ in points], *[[round(rates[name], 3) for _, rates in points] for name in names]],
-    }
+def _history_charts(visit: Visit, pool: str, queue: Queue, span: str) -> list[tuple[str, dict[str, Any]]]:
+    """Rates, backlog, lateness and run time over the last hour, day or week, as the page's script draws them."""
+    points = visit.parts.live.meters.queues.points((pool, *queue), span)
+    times, names = [int(one.at) for one in points], ("accepted", "finished", "failed")
+    frame = {"now": int(time.time()), "span": SPANS[span][0], "days": span == "week"}
+    return [
+        (
+            "rates",
+            {
+                **frame,
+                "labels": [visit.say(f"overview.{name}") for name in names],
+                "colors": ["--accent", "--ready", "--dead"],
+                "data": [times, *[[round(one.rates.get(name, 0), 3) for one in points] for name in names]],
+            },
+        ),
+        (
+            "backlog",
+            {
+                **frame,
+                "labels": [visit.say("state.ready")],
+                "colors": ["--ready"],
+                "data": [times, [one.backlog for one in points]],
+            },
+        ),
+        ("lateness", {**frame, **lateness_series(visit, points)}),
+        (
+            "run",
+            {
+                **frame,
+                "kind": "ms",
+                "labels": [visit.say("overview.p50"), visit.say("overview.p99")],
+                "colors": ["--faint", "--accent"],
+                "data": [times, [as_ms(one.run_p50) for one in points], [as_ms(one.run_p99) for one in points]],
+            },
+        ),
+    ]
 
 
 async def _due_bars(visit: Visit, pool: str, queue: Queue, now: int, span: str) -> list[Bar]:

@@ -3,18 +3,12 @@
 "use strict";
 
 const charts = new Map();
+const root = document.body.dataset.root;
 const $ = (id) => document.getElementById(id);
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-function zoned(at) {
-  return uPlot.tzDate(new Date(at * 1000), document.body.dataset.zone || "Etc/UTC");
-}
-const two = (number) => String(number).padStart(2, "0");
-function clock(at, long) {
-  const day = zoned(at);
-  const time = `${two(day.getHours())}:${two(day.getMinutes())}`;
-  return long ? `${two(day.getMonth() + 1)}-${two(day.getDate())} ${time}:${two(day.getSeconds())}` : time;
-}
+const zoned = (at) => uPlot.tzDate(new Date(at * 1000), document.body.dataset.zone || "Etc/UTC");
+const clock = (at, form) => uPlot.fmtDate(form)(zoned(at));
 
 // The lateness chart has a logarithmic axis of milliseconds; its values are shown as people say them.
 function spoken(ms) {
@@ -25,12 +19,11 @@ function spoken(ms) {
 
 function draw(element) {
   if (!window.uPlot || !element.dataset.chart) return;
-  const { labels, data, colors, span, kind, now, target, days } = JSON.parse(element.dataset.chart);
+  const { labels, data, colors, span, kind, now, days, dashed } = JSON.parse(element.dataset.chart);
   const known = charts.get(element.id);
   if (known && known.root.isConnected && known.labels === labels.join()) {
     known.range = [now - span, now];
-    known.setData(data);
-    return;
+    return known.setData(data);
   }
   const isTime = kind === "ms";
   const value = (_, raw) => (raw == null ? "–" : isTime ? spoken(raw) : raw.toLocaleString(document.documentElement.lang));
@@ -48,32 +41,16 @@ function draw(element) {
         // The axis always spans the time that was chosen, with a gap where nothing is known.
         x: { range: (plot) => plot.range || [now - span, now] },
         y: isTime
-          ? { distr: 3, range: (_, low, high) => [1, Math.max(10 ** Math.ceil(Math.log10(Math.max(high || 0, target || 0, 100))), 100)] }
+          ? { distr: 3, range: (_, low, high) => [1, 10 ** Math.ceil(Math.log10(Math.max(high || 0, 100)))] }
           : { range: (_, low, high) => [0, Math.max((high || 0) * 1.08, 1)] },
       },
       axes: [
-        { ...axis, values: (_, ticks) => ticks.map((at) => (days ? clock(at, true).slice(0, 5) : clock(at))), space: 70, size: 28 },
+        { ...axis, values: (_, ticks) => ticks.map((at) => clock(at, days ? "{MM}-{DD}" : "{HH}:{mm}")), space: 70, size: 28 },
         { ...axis, size: 52, ...(isTime ? { splits: (plot) => [0, 1, 2, 3, 4, 5, 6, 7, 8].map((one) => 10 ** one).filter((one) => one <= plot.scales.y.max) } : {}), values: (_, ticks) => ticks.map((one) => (one == null ? "" : isTime ? spoken(one) : one.toLocaleString())) },
       ],
-      hooks: {
-        draw: [
-          (plot) => {
-            if (!target) return;
-            const y = plot.valToPos(target, "y", true);
-            plot.ctx.save();
-            plot.ctx.strokeStyle = color("--leased");
-            plot.ctx.setLineDash([5, 5]);
-            plot.ctx.beginPath();
-            plot.ctx.moveTo(plot.bbox.left, y);
-            plot.ctx.lineTo(plot.bbox.left + plot.bbox.width, y);
-            plot.ctx.stroke();
-            plot.ctx.restore();
-          },
-        ],
-      },
       series: [
-        { label: " ", value: (_, at) => (at == null ? "" : clock(at, true)) },
-        ...labels.map((label, place) => ({ label, value, stroke: color(colors[place]), width: 1.5, spanGaps: false, points: { show: data[0].length < 3 } })),
+        { label: " ", value: (_, at) => (at == null ? "" : clock(at, "{MM}-{DD} {HH}:{mm}:{ss}")) },
+        ...labels.map((label, place) => ({ label, value, stroke: color(colors[place]), width: 1.5, dash: place === dashed ? [5, 5] : [], points: { show: data[0].length < 3 } })),
       ],
     },
     data,
@@ -87,18 +64,15 @@ const drawAll = () => document.querySelectorAll(".chart").forEach(draw);
 // Why the page may be old: the server or a store does not answer. Nothing here means that it is live.
 const troubles = new Map();
 function say(who, text) {
+  troubles.delete(who);
   if (text) troubles.set(who, text);
-  else troubles.delete(who);
   const on = troubles.size === 0;
   const state = $("live-state");
-  if (state) {
-    state.textContent = on ? state.dataset.on : state.dataset.off;
-    state.classList.toggle("on", on);
-  }
+  state.textContent = on ? state.dataset.on : state.dataset.off;
+  state.classList.toggle("on", on);
   $("lost").hidden = on;
   $("lost").textContent = [...troubles.values()][0] || "";
 }
-const noServer = () => $("lost") && say("server", $("lost").dataset.server);
 function away(event) {
   const pools = JSON.parse(event.data);
   say("store", pools.length ? $("lost").dataset.store.replace("{pools}", pools.join(", ")) : "");
@@ -108,11 +82,12 @@ document.addEventListener("htmx:sseOpen", (event) => {
   say("store", "");
   event.detail.source.addEventListener("away", away);
 });
-for (const name of ["htmx:sseError", "htmx:sseClose", "htmx:sendError"]) document.addEventListener(name, noServer);
-document.addEventListener("htmx:afterSwap", () => {
+for (const name of ["htmx:sseError", "htmx:sseClose", "htmx:sendError"]) document.addEventListener(name, () => say("server", $("lost").dataset.server));
+function refresh() {
   drawAll();
   count();
-});
+}
+document.addEventListener("htmx:afterSwap", refresh);
 // A tab that nobody looks at asks for nothing, and catches up when it is shown again.
 document.addEventListener("htmx:beforeRequest", (event) => {
   const busy = document.querySelector("#live .drop[open], #live input:focus, #live input:checked");
@@ -120,30 +95,6 @@ document.addEventListener("htmx:beforeRequest", (event) => {
 });
 document.addEventListener("visibilitychange", () => !document.hidden && $("live") && window.htmx && htmx.trigger("#live", "sse:tick"));
 
-function ready() {
-  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  const root = document.body.dataset.root;
-  if (zone && !document.cookie.includes(`duetime_zone=${encodeURIComponent(zone)}`)) document.cookie = `duetime_zone=${encodeURIComponent(zone)}; path=${root}; max-age=31536000; samesite=lax`;
-  document.querySelectorAll("[data-copy][hidden], [data-pick][hidden]").forEach((button) => (button.hidden = false));
-  drawAll();
-  count();
-  // The chart of a page that is refreshed stays; only its numbers come from the new page.
-  if (window.Idiomorph) {
-    Idiomorph.defaults.callbacks.beforeNodeMorphed = (node, fresh) => {
-      if (node.classList && node.classList.contains("chart") && window.uPlot) {
-        node.dataset.chart = fresh.dataset ? fresh.dataset.chart : node.dataset.chart;
-        draw(node);
-        return false;
-      }
-      return true;
-    };
-    // What somebody has unfolded stays so, and so do buttons that only work with this file.
-    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS") && !(name === "hidden" && node.dataset && (node.dataset.copy || node.dataset.pick || node.dataset.selected));
-  }
-  const toast = document.querySelector(".toast:not(.problem)");
-  if (toast) setTimeout(() => toast.matches(":hover, :focus-within") || toast.remove(), 12000);
-}
-document.addEventListener("DOMContentLoaded", ready);
 window.addEventListener("resize", () => charts.forEach((chart) => chart.setSize({ width: chart.root.parentElement.clientWidth, height: 190 })));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   charts.clear();
@@ -199,20 +150,16 @@ document.addEventListener("click", async (event) => {
   }
   if (fill) put($(fill), button.dataset.text);
   if (pick) {
-    const field = $(pick);
-    const picker = Object.assign(document.createElement("input"), { type: "datetime-local", className: "picker" });
-    picker.setAttribute("aria-label", button.getAttribute("aria-label"));
-    picker.onchange = () => put(field, picker.value.replace("T", " "));
-    field.after(picker);
+    const picker = Object.assign(document.createElement("input"), { type: "datetime-local", className: "picker", ariaLabel: button.ariaLabel });
+    picker.onchange = () => put($(pick), picker.value.replace("T", " "));
+    $(pick).after(picker);
     button.remove();
-    picker.focus();
-    if (picker.showPicker) picker.showPicker();
+    picker.showPicker();
   }
 });
 function put(field, text) {
   field.value = text;
-  field.dispatchEvent(new Event("input", { bubbles: true }));
-  field.dispatchEvent(new Event("change", { bubbles: true }));
+  for (const name of ["input", "change"]) field.dispatchEvent(new Event(name, { bubbles: true }));
 }
 
 let before = "";
@@ -223,14 +170,30 @@ document.addEventListener("keydown", (event) => {
   if (find && ((event.key === "/" && !typing) || (event.key === "k" && (event.ctrlKey || event.metaKey)))) {
     event.preventDefault();
     find.focus();
-    find.select();
-    return;
+    return find.select();
   }
   if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  const root = document.body.dataset.root;
   const pages = { o: "/", q: "/queues", j: "/jobs", f: "/failures", t: "/topics", w: "/workers", b: "/batches" };
   if (before === "g" && pages[event.key]) location.href = root + pages[event.key];
   if (event.key === "?" && $("keys")) $("keys").showModal();
   if (event.key === "p") document.querySelector(`button[name=rate][value="${document.querySelector("main[sse-connect]") ? 0 : 1}"]`)?.click();
   before = event.key === "g" ? "g" : "";
 });
+
+const zone = encodeURIComponent(Intl.DateTimeFormat().resolvedOptions().timeZone || "");
+if (zone && !document.cookie.includes(`duetime_zone=${zone}`)) document.cookie = `duetime_zone=${zone}; path=${root}; max-age=31536000; samesite=lax`;
+document.querySelectorAll("[data-copy][hidden], [data-pick][hidden]").forEach((button) => (button.hidden = false));
+// The chart of a page that is refreshed stays; only its numbers come from the new page.
+if (window.Idiomorph) {
+  Idiomorph.defaults.callbacks.beforeNodeMorphed = (node, fresh) => {
+    if (!node.classList?.contains("chart") || !fresh.dataset?.chart || !window.uPlot) return true;
+    node.dataset.chart = fresh.dataset.chart;
+    draw(node);
+    return false;
+  };
+  // What somebody has unfolded stays so, and so do buttons that only work with this file.
+  Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS") && !(name === "hidden" && node.dataset && (node.dataset.copy || node.dataset.pick || node.dataset.selected));
+}
+const toast = document.querySelector(".toast:not(.problem)");
+if (toast) setTimeout(() => toast.matches(":hover, :focus-within") || toast.remove(), 12000);
+refresh();
