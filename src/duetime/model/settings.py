@@ -329,6 +329,8 @@ def parse_file(text: str, name: str = FILE) -> Mapping[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidSettings(f"{name} must be valid TOML: {error}") from None
+    except RecursionError:
+        raise InvalidSettings(f"{name} must not have values nested hundreds of levels deep") from None
 
 
 # --- where a value comes from

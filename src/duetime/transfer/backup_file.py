@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import os
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,7 @@ def read_backup(path: Path) -> Iterator[BackupLine]:
                 yield line
     except FileNotFoundError:
         raise InvalidRequest(f"there is no file {path}") from None
-    except (OSError, EOFError, msgspec.DecodeError) as error:
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError) as error:
         raise InvalidRequest(f"{path} cannot be read as a backup: {error}") from None
     if last is None or last.end is None:
         raise InvalidRequest(f"{path} is cut off: its end is missing")

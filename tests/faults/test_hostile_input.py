@@ -1,0 +1,263 @@
+"""Every parser of bytes that others send: any input gives a value or its documented error, and none takes long.
+
+`PARSERS` is the table. Each parser gets arbitrary bytes and changed copies of valid samples, and then long texts that
+repeat each of its hostile pieces: these may cost at most MOST_TIMES of what a plain JSON round trip of the same bytes
+costs. The HTTP server is given arbitrary bytes in tests/unit/test_http_framing.py, the native API in
+tests/protocols/v1/test_schemathesis.py, and Redis data of a foreign type in test_redis_faults.py.
+"""
+
+import asyncio
+import gzip
+import json
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from duetime.http.request_head import RequestRefused, TrustedProxies, absolute_target
+from duetime.journal.events import Entry, read_line, write_line
+from duetime.journal.reader import read_segment
+from duetime.model.clock import duration_ms, instant_ms
+from duetime.model.condition import parse as parse_condition
+from duetime.model.errors import DuetimeError, InvalidCondition, InvalidRequest, InvalidSettings, InvalidTime
+from duetime.model.job import Event, NewJob
+from duetime.model.masking import mask
+from duetime.model.names import Queue
+from duetime.model.settings import load, parse_file, read_size
+from duetime.model.when import read_when
+from duetime.protocols.lmstfy.wire import (
+    Defaults,
+    Refused,
+    consumed_queues,
+    parse_query,
+    read_consuming,
+    read_publishing,
+)
+from duetime.protocols.tcp import BadFrame, Frames, frame
+from duetime.stores.base import Push
+from duetime.stores.memory.store import MemoryStore
+from duetime.stores.redis.codec import is_value, read_header, read_info
+from duetime.stores.sql.outbox import OutboxRow
+from duetime.transfer.backup_file import check_backup, write_backup
+from duetime.worker.schedules import cron
+
+MOST_TIMES = 2_000
+"""A quadratic parser needs more than ten times as much for the length below."""
+LENGTH = 64 * 1024
+NOW_MS = 1_800_000_000_000
+
+
+class Parser(NamedTuple):
+    """`samples` are valid; `hostile` are pieces that are repeated to a long text."""
+
+    parse: Callable[[bytes], object]
+    refuses: tuple[type[Exception], ...]
+    samples: tuple[bytes, ...]
+    hostile: tuple[bytes, ...]
+
+
+def text(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    """A parser of text gets any characters, also unpaired surrogates."""
+    return lambda raw: read(raw.decode("utf-8", "surrogateescape"))
+
+
+def read_lmstfy(raw: bytes) -> None:
+    query = parse_query(raw)
+    read_publishing(query, Defaults())
+    read_consuming(query, Defaults())
+    consumed_queues("ns", query.get("queues", "q"))
+
+
+def read_forwarded(raw: bytes) -> None:
+    TrustedProxies([], has_unix=True).client_of([(b"x-forwarded-for", raw)], None)
+
+
+def read_condition(given: str) -> None:
+    parse_condition(given).holds({"code": 1, "data": [{"a": "b"}]})
+
+
+def read_settings(given: str) -> None:
+    load(flags={}, environment={}, file=parse_file(given))
+
+
+def read_redis_value(raw: bytes) -> None:
+    read_info(raw)
+    if is_value(raw):
+        read_header(raw)
+
+
+LINE = write_line(Entry(ts=NOW_MS, event=Event.ACCEPTED, id="a", born=NOW_MS, body="x", wrote_at=1, node="n", seq=1))
+
+PARSERS: dict[str, Parser] = {
+    "duration": Parser(text(duration_ms), (InvalidTime,), (b"1h30m", b"90", b"2.5s"), (b"9", b"1h", b"1.", b" ")),
+    "instant": Parser(text(instant_ms), (InvalidTime,), (b"2026-11-15T09:00:00Z", b"1800000000000"), (b"9", b"2026-")),
+    "time of the CLI": Parser(
+        text(lambda given: read_when(given, now_ms=NOW_MS, zone=UTC)),
+        (InvalidTime,),
+        (b"in 5 minutes", b"tomorrow at 9am", b"2 days ago"),
+        (b"1 hour ", b"in ", b" ", b"-"),
+    ),
+    "condition": Parser(
+        text(read_condition),
+        (InvalidCondition,),
+        (b"{res.code}==1", b"{res.data.0.a} != 'b' && ({res.code} > 0 || {res.code}<5)"),
+        (b"(", b"{res.a", b"{res.a}&&", b"!", b"'", b"1==", b"{res.a.b}"),
+    ),
+    "cron": Parser(
+        text(lambda given: cron(given).after(NOW_MS)),
+        (InvalidRequest,),
+        (b"*/5 * * * *", b"0 9 * * MON-FRI", b"0 0 29 2 *", b"0 0 L * *"),
+        (b"*", b"* ", b"1,", b"1-", b"*/"),
+    ),
+    "masking": Parser(
+        text(mask),
+        (),
+        (b"redis://user:secret@host/0?token=x&a=b", b"slack://a/b/c"),
+        (b"a://", b"://:", b"?", b"&a=", b"%3f", b"a", b"?pass", b"@", b"x://a:b@", b"?a%3d%26"),
+    ),
+    "lmstfy query": Parser(
+        read_lmstfy,
+        (Refused, DuetimeError),
+        (b"delay=1&ttl=10&tries=2", b"timeout=3&ttr=5"),
+        (b"a=b&", b"%", b"=", b"+", b"&"),
+    ),
+    "TCP frames": Parser(
+        lambda raw: list(Frames().feed(raw)),
+        (BadFrame,),
+        (frame({"cmd": "get"}), frame("a") + frame("b")),
+        (b"0001a", b"9", b"0"),
+    ),
+    "request target": Parser(absolute_target, (RequestRefused,), (b"http://h/p?q", b"/p"), (b"://", b"[", b"http://")),
+    "X-Forwarded-For": Parser(read_forwarded, (), (b"1.2.3.4, ::1", b"[::1]:5"), (b",", b"1.2.3.4,", b":", b"[", b"0")),
+    "journal line": Parser(read_line, (ValueError,), (LINE,), (b"0", b"{", b'{"a":', b"\n", LINE)),
+    "settings": Parser(
+        text(read_settings),
+        (InvalidSettings,),
+        (b'port = 8080\nstore = "sqlite:a.db"', b'[pool.a]\nstore = "memory:"'),
+        (b"[", b"a=" + b"[" * LENGTH, b"a=[", b"a={b=", b'"', b"\n", b"a=1\n"),
+    ),
+    "size": Parser(text(read_size), (ValueError,), (b"64MiB", b"1 GB", b"512"), (b"9", b"1.", b" ", b"M")),
+    "Redis value": Parser(read_redis_value, (), (b"\x02" + bytes(5) + b"body",), (b"\0", b"\x02", b"\xff")),
+}  # fmt: skip
+
+
+def is_handled(parser: Parser, raw: bytes) -> None:
+    """Any other exception fails the test."""
+    with suppress(*parser.refuses):
+        parser.parse(raw)
+
+
+def changed(sample: bytes, seed: int) -> bytes:
+    """The sample with some bytes removed, repeated or replaced."""
+    chance, raw = random.Random(seed), bytearray(sample)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(raw) + 1)
+        raw[at : at + chance.randint(0, 3)] = chance.choice([b"", raw[at : at + 3] * 3, chance.randbytes(2)])
+    return bytes(raw)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@given(raw=st.binary(max_size=200) | st.text(max_size=100).map(lambda given: given.encode("utf-8", "surrogatepass")))
+def test_any_bytes_give_a_value_or_a_clear_error(name: str, raw: bytes) -> None:
+    is_handled(PARSERS[name], raw)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@given(seed=st.integers(0, 2**32))
+def test_changed_samples_give_a_value_or_a_clear_error(name: str, seed: int) -> None:
+    for sample in PARSERS[name].samples:
+        is_handled(PARSERS[name], changed(sample, seed))
+
+
+@pytest.mark.parametrize(
+    ("name", "piece"),
+    [pytest.param(name, piece, id=f"{name}: {piece[:9]!r}") for name, one in PARSERS.items() for piece in one.hostile],
+)
+def test_a_long_text_takes_no_more_than_its_length_allows(name: str, piece: bytes) -> None:
+    parser, raw = PARSERS[name], (piece * (LENGTH // len(piece) + 1))[:LENGTH]
+    plain_s = _cpu_s(lambda: json.loads(json.dumps(raw.decode("latin-1"))))
+    own_s = _cpu_s(lambda: is_handled(parser, raw), repeats=1)
+    if own_s > MOST_TIMES * plain_s:
+        own_s = _cpu_s(lambda: is_handled(parser, raw))
+    assert own_s <= MOST_TIMES * plain_s, f"{own_s / plain_s:,.0f} times a plain parse"
+
+
+def _cpu_s(work: Callable[[], object], repeats: int = 3) -> float:
+    best = float("inf")
+    for _ in range(repeats):
+        began = time.thread_time()
+        work()
+        best = min(best, time.thread_time() - began)
+    return max(best, 1e-5)
+
+
+# --- parsers of files and rows
+
+
+@pytest.fixture(scope="module")
+def backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("backup") / "jobs.gz"
+
+    async def write() -> None:
+        store = MemoryStore()
+        await store.push(Queue("ns", "q"), [Push([NewJob(f"j{n}", b"x") for n in range(5)])])
+        await write_backup(store, path)
+
+    asyncio.run(write())
+    return path.read_bytes()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), inside=st.booleans())
+def test_a_changed_backup_is_refused(tmp_path: Path, backup: bytes, seed: int, inside: bool) -> None:
+    """In the compressed bytes, or in the lines that are compressed."""
+    data = gzip.compress(changed(gzip.decompress(backup), seed)) if inside else changed(backup, seed)
+    path = tmp_path / "changed.gz"
+    path.write_bytes(data)
+    try:
+        found = check_backup(path)
+    except InvalidRequest:
+        return
+    assert found.jobs == 5  # a change that changes nothing
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_a_changed_segment_is_read_to_its_end(tmp_path: Path, seed: int) -> None:
+    """Damage is reported, and the entries around it are found."""
+    path = tmp_path / "000000000001.open"
+    path.write_bytes(LINE + changed(LINE, seed) + LINE)
+    entries = [found.item for found in read_segment(path) if isinstance(found.item, Entry)]
+    assert len(entries) >= 1
+
+
+ODD_INT = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(
+    row=st.builds(
+        OutboxRow,
+        number=st.just(1),
+        id=st.text(max_size=300),
+        if_exists=st.sampled_from(["keep", "replace", "error", ""]) | st.text(max_size=5),
+        priority=st.integers(-5, 5) | ODD_INT,
+        due_at=ODD_INT,
+        ttl_ms=ODD_INT,
+        tries=ODD_INT,
+        attributes=st.none() | st.text(max_size=50) | st.sampled_from(['{"a":"b"}', '{"a":1}', "[]", "null"]),
+        body=st.binary(max_size=50),
+    )
+)
+def test_a_row_of_the_outbox_is_a_job_or_set_aside(row: Any) -> None:
+    try:
+        [job] = row.request(NOW_MS).jobs
+    except (DuetimeError, ValueError):  # import_jobs() sets such a row aside
+        return
+    assert job.id == row.id
