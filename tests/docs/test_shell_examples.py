@@ -32,6 +32,7 @@ NOT_RUN = {
     r"duetime top( |$)(?!.*--once)": "draws on a terminal until Ctrl-C: tests/e2e/test_cli_top.py",
     r"duetime demo": "tells a story of a minute",
     r"duetime (topic|alert) test": "calls hosts of the internet: tests/e2e/test_cli_topic.py, tests/alerts/test_cli.py",
+    r"duetime mcp": "talks to an agent: tests/mcp",
     r"duetime bridge": "another system that runs: tests/bridges",
     r"--follow": "goes on until Ctrl-C",
     r"duetime worker progress": "follows a batch that is running: tests/worker",

@@ -47,6 +47,7 @@ OPERATIONS = (
     Command("history", "journal:history", "Show what happened to a job, also after it is gone."),
     Command("top", "top:top", "Watch the queues of the namespace: counts, rates, lateness. Press q to leave."),
     Command("monitor", "top:monitor", "Compare queues with thresholds; the exit code is 1 if one is exceeded."),
+    Command("mcp", "mcp:mcp", "Let agents read queues, and change them if allowed, by the Model Context Protocol."),
     Command("demo", "demo:demo", "Watch a delayed job, a retry and a failed job in twenty seconds."),
     Command("doctor", "doctor:doctor", "Check that settings and stores are safe, and print how to fix what is not."),
     Command("migrate", "transfer:migrate", "Create or upgrade the tables of PostgreSQL, MariaDB, MySQL or SQLite."),
