@@ -7,8 +7,9 @@ import pytest
 
 from duetime.engine import Engine
 from duetime.engine.priority_rotation import PriorityRotation, spread
-from duetime.model.errors import StoreUnavailable
+from duetime.model.errors import InvalidSettings, StoreUnavailable
 from duetime.model.job import Priority
+from duetime.model.priority_shares import read_shares
 from duetime.stores.base import RulesChange
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import QUEUE, given_store, job
@@ -43,6 +44,19 @@ def test_a_part_that_brought_nothing_comes_again() -> None:
     straight.next_turns(3)
     assert rotation.next_turns(10) == straight.next_turns(10)
     assert rotation.next_turns(4) == straight.next_turns(4)
+
+
+@pytest.mark.parametrize("text", ["5:3", "5:3:0", "a:b:c", "5:3:101", "shop=1:2", "1:1:1:1"])
+def test_shares_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(InvalidSettings, match="priority_shares must be high:normal:low"):
+        read_shares(text)
+
+
+def test_a_namespace_can_have_shares_of_its_own() -> None:
+    shares = read_shares("4:2:1, shop = 8:1:1")
+    assert (shares.of("any"), shares.of("shop"), read_shares("").of("any")) == ((4, 2, 1), (8, 1, 1), (5, 3, 2))
+    rotation = PriorityRotation(shares.of("shop"))
+    assert rotation.next_turns(20) == (16, 2, 2)
 
 
 # --- through the engine
@@ -93,6 +107,15 @@ async def test_two_calls_at_once_do_not_use_the_same_turns() -> None:
             got += [delivery.priority for deliveries in both for delivery in deliveries]
             store.heal()
         assert Counter(got) == {Priority.HIGH: 15, Priority.NORMAL: 9, Priority.LOW: 6}
+
+
+@virtual_time
+async def test_an_engine_gives_each_namespace_its_shares() -> None:
+    store = given_store()
+    async with Engine(store, shares=read_shares(f"{QUEUE.namespace}=8:1:1")) as engine:
+        await given_plenty(store, engine)
+        got = await priorities_of(engine, limit=1, consumers=10, ttrs=1)
+        assert Counter(got) == {Priority.HIGH: 8, Priority.NORMAL: 1, Priority.LOW: 1}
 
 
 @virtual_time

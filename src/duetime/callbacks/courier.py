@@ -26,6 +26,7 @@ from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import TopicNotFound
+from duetime.model.priority_shares import DEFAULT_SHARES, Shares
 from duetime.model.topic import Status, Topic, host_of
 from duetime.stores.base import RulesChange
 
@@ -44,6 +45,7 @@ class CourierOptions:
 
     in_flight: int = 500
     per_host: int = 100
+    shares: Shares = DEFAULT_SHARES
     lease_ms: int = 15_000
     allowed: tuple[Network, ...] = ()
     zone: tzinfo | None = None
@@ -80,7 +82,7 @@ class Courier:
         self._closing: set[asyncio.Task[None]] = set()
         self._work: set[asyncio.Task[None]] = set()
         self._duties: list[asyncio.Task[None]] = []
-        self._slots = Slots(self._options.in_flight)
+        self._slots = Slots(self._options.in_flight, self._options.shares)
         self._alert = alert
         self._caller: Caller | None = None
         self._tools: LaneTools | None = None
@@ -150,7 +152,9 @@ class Courier:
     def _host(self, name: str) -> LaneHost:
         host = self._hosts.get(name)
         if host is None:
-            host = self._hosts[name] = LaneHost(Slots(self._options.per_host), Breaker(self._clock.monotonic))
+            host = self._hosts[name] = LaneHost(
+                Slots(self._options.per_host, self._options.shares), Breaker(self._clock.monotonic)
+            )
         return host
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

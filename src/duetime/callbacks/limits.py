@@ -15,9 +15,10 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from duetime.engine.priority_rotation import TURNS
+from duetime.engine.priority_rotation import spread
 from duetime.model.backoff import Exponential
 from duetime.model.job import Priority
+from duetime.model.priority_shares import DEFAULT_SHARES, Shares
 
 THRESHOLD = 10
 PAUSE = Exponential(base_ms=1_000, cap_ms=60_000, jitter=0.2)
@@ -33,8 +34,9 @@ Line = OrderedDict[str, deque[Waiter]]
 
 
 class Slots:
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, shares: Shares = DEFAULT_SHARES) -> None:
         self.capacity = capacity
+        self._turns = spread(shares)
         self.used = 0
         self._is_shared = False
         self._held = Counter[str]()
@@ -92,7 +94,7 @@ class Slots:
                 line[namespace] = waiters  # at the end: the others of this priority come first
             if granted.done():
                 continue
-            self._at = (turn + 1) % len(TURNS)
+            self._at = (turn + 1) % len(self._turns)
             # While others can be served, too, each gets one slot; the last one gets as many as are free.
             count = 1 if self._next() is not None else min(wanted, self.free(namespace))
             self.used += count
@@ -101,9 +103,9 @@ class Slots:
 
     def _next(self) -> tuple[int, Line, str] | None:
         """The turn, line and namespace that are served next; None if nobody waits who may have a slot now."""
-        for step in range(len(TURNS)):
-            turn = (self._at + step) % len(TURNS)
-            line = self._lines[list(Priority)[TURNS[turn]]]
+        for step in range(len(self._turns)):
+            turn = (self._at + step) % len(self._turns)
+            line = self._lines[list(Priority)[self._turns[turn]]]
             for namespace in line:  # at most two namespaces have their half
                 if self.free(namespace) > 0:
                     return turn, line, namespace

@@ -54,6 +54,7 @@ from duetime.engine.waiters import ResultWaiters, Waiters
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable, own_copy
 from duetime.model.job import Delivery, Moved
 from duetime.model.names import Queue
+from duetime.model.priority_shares import PriorityShares
 from duetime.stores.base import Ask, BlockingOneJob, OneJob, Push, Pushed, Reply, Reserved, Send, Store, pushed_parts
 from duetime.stores.finishes import Finished, KeptResult
 
@@ -657,11 +658,19 @@ class Batcher:
     """
 
     def __init__(
-        self, store: Store, recorders: Recorders, *, spawn: Spawn, reaper: Reaper, give_back: GiveBack
+        self,
+        store: Store,
+        recorders: Recorders,
+        *,
+        spawn: Spawn,
+        reaper: Reaper,
+        give_back: GiveBack,
+        shares: PriorityShares,
     ) -> None:
         self.store, self.recorders, self.reaper, self.give_back = store, recorders, reaper, give_back
         self.replies = ReplyScheduler(spawn)
         self.heavy = asyncio.Semaphore(HEAVY_CALLS)
+        self._shares = shares
         self._rotations: dict[Queue, PriorityRotation] = {}
         self.lanes: dict[type[Request[Any]], Lane[Any, Any]] = {lane.request: lane(self) for lane in LANES}
         self.waiters = Waiters(store, self.lanes[ReserveRequest].submit, give_back)
@@ -688,7 +697,7 @@ class Batcher:
         if rotation is None:
             if len(self._rotations) >= MAX_QUEUES:
                 self._rotations.clear()
-            rotation = self._rotations[queue] = PriorityRotation()
+            rotation = self._rotations[queue] = PriorityRotation(self._shares.of(queue.namespace))
         return rotation
 
 

@@ -59,6 +59,7 @@ from duetime.model.job import (
     check_tries,
 )
 from duetime.model.names import Queue
+from duetime.model.priority_shares import PriorityShares
 from duetime.stores.base import Mark, Purged, Push, Pushed, QueueRules, Reaped, Reply, RulesChange, Store
 from duetime.stores.finishes import Finish, Finished, KeptResult
 
@@ -83,6 +84,7 @@ class Engine:
         max_body: int = MAX_BODY,
         chance: Callable[[], float] = chance,
         recorders: Sequence[Recorder] = (),
+        shares: PriorityShares = PriorityShares(),  # noqa: B008 (frozen)
     ) -> None:
         """`chance` (0 to 1) spreads what several engines would do in the same instant."""
         self.store = store
@@ -96,7 +98,12 @@ class Engine:
         self._pulses = {duty.name: Pulse() for duty in (Reaper, Waiters)}
         self._reaper = Reaper(self._reap)
         self._batcher = Batcher(
-            store, self.recorders, spawn=self._spawn, reaper=self._reaper, give_back=self.give_back_later
+            store,
+            self.recorders,
+            spawn=self._spawn,
+            reaper=self._reaper,
+            give_back=self.give_back_later,
+            shares=shares,
         )
         self._waiters, self._results = self._batcher.waiters, self._batcher.results
         self._blocking: BlockingCalls | None = None

@@ -20,6 +20,7 @@ from duetime.model.backoff import Outage
 from duetime.model.errors import DuetimeError, InvalidSettings, PoolNotFound, StoreUnavailable
 from duetime.model.job import MAX_BODY
 from duetime.model.names import DEFAULT_POOL
+from duetime.model.priority_shares import PriorityShares
 from duetime.stores.base import Store
 from duetime.stores.registry import Registry
 
@@ -72,6 +73,7 @@ class Pools:
         open_store: OpenStore,
         registry_url: str = "",
         max_body: int = MAX_BODY,
+        shares: PriorityShares = PriorityShares(),  # noqa: B008 (frozen)
         watch: Watch = unrecorded,
     ) -> None:
         if DEFAULT_POOL not in urls:
@@ -81,7 +83,7 @@ class Pools:
                 raise InvalidSettings(f"a pool's name may hold ASCII letters, digits, '-' and '_': {name!r}")
         self._open_store = open_store
         self._watch = watch
-        self._max_body = max_body
+        self._max_body, self._shares = max_body, shares
         self._pools = {name: Pool(name, url) for name, url in urls.items()}
         self._registry_pool = self._choose_registry(registry_url)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -183,7 +185,9 @@ class Pools:
     async def _serve(self, pool: Pool, recorded: Recorded) -> None:
         store, recorders = recorded
         try:
-            async with self.make_engine(store, max_body=self._max_body, recorders=recorders) as engine:
+            async with self.make_engine(
+                store, max_body=self._max_body, recorders=recorders, shares=self._shares
+            ) as engine:
                 pool.engine, pool.error = engine, None
                 pool.tried.set()
                 log.info("pool_open", extra={"pool": pool.name})

@@ -6,13 +6,15 @@ moves on. So requests in the same call, or in a call that is still under way, do
 those that reserve many.
 """
 
-from collections.abc import Sequence
+from functools import cache
 
-SHARES = (5, 3, 2)
+from duetime.model.priority_shares import DEFAULT_SHARES, Shares
+
 _SINGLE = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
 
 
-def spread(shares: Sequence[int]) -> tuple[int, ...]:
+@cache
+def spread(shares: Shares) -> tuple[int, ...]:
     """One round of turns: the index of each priority as often as its share says, spread as evenly as possible."""
     total = sum(shares)
     credit = [0] * len(shares)
@@ -25,23 +27,21 @@ def spread(shares: Sequence[int]) -> tuple[int, ...]:
     return tuple(order)
 
 
-TURNS = spread(SHARES)
-
-
 class PriorityRotation:
-    def __init__(self) -> None:
+    def __init__(self, shares: Shares = DEFAULT_SHARES) -> None:
+        self._shares, self._turns = shares, spread(shares)
         self._at = 0
 
     def next_turns(self, turns: int) -> tuple[int, int, int]:
-        at = self._at
-        self._at = (at + turns) % len(TURNS)
+        at, order = self._at, self._turns
+        self._at = (at + turns) % len(order)
         if turns == 1:
-            return _SINGLE[TURNS[at]]
-        rounds, rest = divmod(turns, len(TURNS))
-        counts = [share * rounds for share in SHARES]
+            return _SINGLE[order[at]]
+        rounds, rest = divmod(turns, len(order))
+        counts = [share * rounds for share in self._shares]
         for step in range(rest):
-            counts[TURNS[(at + step) % len(TURNS)]] += 1
+            counts[order[(at + step) % len(order)]] += 1
         return counts[0], counts[1], counts[2]
 
     def return_turns(self, turns: int) -> None:
-        self._at = (self._at - turns) % len(TURNS)
+        self._at = (self._at - turns) % len(self._turns)

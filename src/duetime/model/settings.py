@@ -26,6 +26,7 @@ from duetime.model.errors import InvalidSettings, InvalidTime
 from duetime.model.humanise import exact_duration, exact_size
 from duetime.model.masking import MASK, mask
 from duetime.model.names import DEFAULT_NAMESPACE, DEFAULT_POOL
+from duetime.model.priority_shares import read_shares
 
 PREFIX = "DUETIME_"
 FILE = "duetime.toml"
@@ -189,6 +190,9 @@ class Settings:
     lake: str = _row("", TEXT, "folder of the pipelines' lake; the console shows its batches, audits and reports")
     dev: bool = _row(False, SWITCH, "development mode: loopback only, any token or none is accepted", flag="--dev")
     max_body: int = _row("1MiB", SIZE, "largest body of a job")
+    priority_shares: str = _row(
+        "5:3:2", TEXT, "shares of high, normal and low priority; for one namespace, too: `5:3:2, shop=8:1:1`"
+    )
     drain_timeout: timedelta = _row("30s", DURATION, "longest time for a graceful stop")
     workers: int = _row(1, NUMBER, "number of server processes; 0: one per core", flag="--workers")
     pid_file: str = _row("", TEXT, "file for the process id of the server", flag="--pid-file")
@@ -321,6 +325,7 @@ def load(
         sources=sources | pool_sources,
     )
     _check_exposure(settings)
+    read_shares(settings.priority_shares)
     return settings
 
 

@@ -39,6 +39,7 @@ from duetime.metrics.scraper import Scraper
 from duetime.metrics.siblings import Siblings
 from duetime.model.errors import InvalidSettings
 from duetime.model.names import is_host
+from duetime.model.priority_shares import read_shares
 from duetime.model.settings import Settings
 from duetime.protocols.health import health_routes
 from duetime.protocols.lmstfy import LmstfyAdmin, LmstfyApp, LmstfyParts
@@ -82,6 +83,7 @@ def make_callbacks(settings: Settings, pools: Pools, registry_copy: RegistryCopy
     options = CourierOptions(
         in_flight=settings.callback_in_flight,
         per_host=settings.callback_per_host,
+        shares=read_shares(settings.priority_shares).default,
         lease_ms=round(settings.callback_lease.total_seconds() * 1000),
         allowed=allowed,
         zone=zone,

@@ -29,6 +29,7 @@ from duetime.metrics.process_meters import watch_budget, watch_journal, watch_li
 from duetime.metrics.recorder import MetricsRecorder, PoolMeters, TimedStore
 from duetime.metrics.siblings import Siblings
 from duetime.model.errors import InvalidSettings
+from duetime.model.priority_shares import read_shares
 from duetime.model.settings import Settings
 from duetime.protocols.asgi import refusal_body
 from duetime.protocols.local_guard import local_only
@@ -191,6 +192,7 @@ async def serve(
             open_store=open_store,
             registry_url=settings.registry_store,
             max_body=settings.max_body,
+            shares=read_shares(settings.priority_shares),
             watch=recorders.watch,
         )
         recorders.count_parked(pools)
