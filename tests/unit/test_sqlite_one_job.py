@@ -1,4 +1,4 @@
-"""One job in one statement of SQLite: what it leaves behind, and what a signal may do in the middle of a call."""
+"""The fast path of SQLite for one job: what it leaves behind, and what a signal may do in the middle of a call."""
 
 import asyncio
 import fcntl
@@ -20,14 +20,14 @@ from duetime.model.clock import ManualClock
 from duetime.model.errors import DuetimeError, StoreFull
 from duetime.model.job import Delivery, IfExists, Lease, NewJob, Priority
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, RulesChange, Wake
-from duetime.stores.sqlite import single_statement
+from duetime.stores.base import Ask, Push, RulesChange, Wake
+from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.store import SqliteStore
 from tests.plugins.until import until
 
 QUEUE = Queue("default", "mail")
 DAY_MS = 86_400_000
-PLACES = ("sqlite/one_job.py", "sqlite/single_statement.py", "sqlite/connection.py")
+PLACES = ("sqlite/one_job.py", "sqlite/step.py", "sqlite/connection.py")
 
 
 async def open_store(path: Path, clock: ManualClock | None = None) -> SqliteStore:
@@ -64,26 +64,24 @@ def random_request(chance: Random, number: int) -> Push:
     return Push([job], chance.choice(list(IfExists)))
 
 
-async def without_single_statements(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def without_fast_paths(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on this store serves every request by the general verbs."""
     general = await store._write(lambda step: step.connection)  # type: ignore[attr-defined]
 
-    def only_for_others(statement: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda connection, *of: None if connection is general else statement(connection, *of)
+    def only_for_others(fast: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda step, *of: None if step.connection is general else fast(step, *of)
 
-    for verb in ("push", "reserve", "ack"):
-        monkeypatch.setattr(single_statement, verb, only_for_others(getattr(single_statement, verb)))
+    for verb in ("fast_push", "fast_reserve", "fast_ack"):
+        monkeypatch.setattr(SqliteStep, verb, only_for_others(getattr(SqliteStep, verb)))
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_single_statements_do_what_the_verbs_do(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fast_paths_do_what_the_verbs_do(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first store is called in another thread, the second in its writer's thread, the third by the verbs."""
     chance, number = Random(seed), 0
     clocks = ManualClock(), ManualClock(), ManualClock()
     stores = [await open_store(tmp_path / f"{name}.db", clock) for name, clock in zip("abc", clocks, strict=True)]
-    await without_single_statements(stores[2], monkeypatch)
+    await without_fast_paths(stores[2], monkeypatch)
     direct, asked, answered = stores[0].one_job.blocking(), 0, 0
     held: list[Lease] = []
 
@@ -304,37 +302,53 @@ async def test_a_caller_that_is_interrupted_anywhere_keeps_no_lease(tmp_path: Pa
     await store.close()
 
 
+def in_a_fork() -> None:
+    """As a handler would: the child uses SQLite only after it has closed what it inherited, and so it just ends."""
+    if not (child := os.fork()):
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 @pytest.mark.parametrize("verb", ["push", "reserve", "ack", "ack_and_reserve"])
-async def test_a_handler_may_fork_or_use_the_store_anywhere(tmp_path: Path, verb: str) -> None:
-    store = await open_store(tmp_path / "jobs.db")
-    direct, loop = store.one_job.blocking(), asyncio.get_running_loop()
-    numbers = iter(range(10_000))
+async def test_a_handler_may_fork_anywhere(tmp_path: Path, verb: str) -> None:
+    """A transaction that is under way at the fork is undone: the call declines, and so do later ones."""
+    clock = ManualClock()
+    store = await open_store(tmp_path / "jobs.db", clock)
+    orphans: list[Delivery] = []
 
-    def handler() -> None:
-        pushed = store.push(QUEUE, [Push([NewJob(f"handler {next(numbers)}", b"")])])
-        assert isinstance(asyncio.run_coroutine_threadsafe(pushed, loop).result(60)[0], Pushed)
-        if not (child := os.fork()):
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+    async def in_the_middle(wanted: int) -> tuple[int, object]:
+        direct = store.one_job.blocking()
+        lease = Lease(QUEUE, "none", 1, 1)
+        if verb.startswith("ack"):
+            lease = (await store.reserve(QUEUE, [Ask(1, 60_000)])).deliveries[0][0].lease
 
-    def calls(wanted: int) -> int:
-        reserved = direct.reserve(QUEUE, Ask(1, 60_000), no_orphan) if verb.startswith("ack") else None
-        with at_step(wanted, handler) as seen:
-            if verb == "push":
-                direct.push(QUEUE, Push([NewJob(f"caller {wanted}", b"")]))
-            elif verb == "reserve":
-                direct.reserve(QUEUE, Ask(1, 60_000), no_orphan)
-            elif reserved and verb == "ack":
-                direct.ack(reserved.deliveries[0][0].lease)
-            elif reserved:
-                direct.ack_and_reserve(reserved.deliveries[0][0].lease, Ask(1, 60_000), no_orphan)
-        return seen[0]
+        def call() -> tuple[int, object]:
+            direct.ack(Lease(QUEUE, "none", 1, 1))  # the connection is open then
+            with at_step(wanted, in_a_fork) as seen:
+                match verb:
+                    case "push":
+                        answer: object = direct.push(QUEUE, Push([NewJob(f"caller {wanted}", b"")]))
+                    case "reserve":
+                        answer = direct.reserve(QUEUE, Ask(1, 60_000), orphans.append)
+                    case "ack":
+                        answer = direct.ack(lease)
+                    case _:
+                        answer = direct.ack_and_reserve(lease, Ask(1, 60_000), orphans.append)
+            direct.close()
+            return seen[0], answer
 
-    lines = await asyncio.to_thread(calls, 0)
-    for wanted in range(1, lines + 1):
-        await store.push(QUEUE, [Push([NewJob(f"for {wanted}", b"")])])
-        await asyncio.to_thread(calls, wanted)
-    assert lines > 5
+        before = (await store.totals([QUEUE]))[0].running
+        places, answer = await asyncio.to_thread(call)
+        after = (await store.totals([QUEUE]))[0].running
+        assert (answer is None) == (before == after)
+        return places, answer
+
+    await store.push(QUEUE, [Push([NewJob(f"{number:03}", b"") for number in range(400)])])
+    places, _ = await in_the_middle(0)
+    answers = [(await in_the_middle(wanted))[1] for wanted in range(1, places + 1)]
+    assert None in answers, "no fork came within a transaction"
+    assert len([answer for answer in answers if answer]) >= 2, "no fork came before or after a transaction"
+    assert orphans == []
     assert list(await store.check()) == []
     await store.close()
 

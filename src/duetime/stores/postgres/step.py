@@ -13,13 +13,13 @@ from duetime.stores.sql.step import QueueNumbers
 
 
 class PostgresStep(ServerStep):
-    def push_single_statement(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed] | None:
+    def fast_push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed] | None:
         return single_statement.push(self, queue, requests)
 
-    def reserve_single_statement(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:
+    def fast_reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:
         return single_statement.reserve(self, queue, asks)
 
-    def ack_single_statement(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved] | None:
+    def fast_ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved] | None:
         return single_statement.ack(self, queue, leases)
 
     def _insert_queue(self, names: Mapping[str, object]) -> bool:

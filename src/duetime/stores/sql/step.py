@@ -11,7 +11,6 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from duetime.model.errors import DuetimeError, LeaseLost
 from duetime.model.job import DAY_MS, Lease, Moved, Priority, Totals
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved, Wake
@@ -74,15 +73,15 @@ class Step(ABC):
     def execute(self, query: str, **parameters: object) -> None:
         """Run a statement without an answer. It may run later: before the next one with an answer, or the commit."""
 
-    # --- whole verbs in one statement; None where the dialect has none, or it does not fit the case
+    # --- fast paths of verbs; None where the dialect has none, or the case is unusual: then nothing was done
 
-    def push_single_statement(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError] | None:
+    def fast_push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed] | None:
         return None
 
-    def reserve_single_statement(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:
+    def fast_reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:
         return None
 
-    def ack_single_statement(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None] | None:
+    def fast_ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved] | None:
         return None
 
     # --- what a verb will read behind the lock of its queue; a dialect may use it to save round trips

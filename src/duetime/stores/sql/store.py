@@ -55,7 +55,7 @@ class SqlStore(ABC):
         jobs = sum([len(request.jobs) for request in requests])
 
         def push(step: Step) -> Sequence[Pushed | DuetimeError]:
-            return step.push_single_statement(queue, requests) or verbs.push(step, queue, requests)
+            return step.fast_push(queue, requests) or verbs.push(step, queue, requests)
 
         return await self._write(push, queue=queue, jobs=jobs, adds=True)
 
@@ -63,7 +63,7 @@ class SqlStore(ABC):
         jobs = sum([ask.limit for ask in asks])
 
         def reserve(step: Step) -> Reserved:
-            return step.reserve_single_statement(queue, asks) or verbs.reserve(step, queue, asks)
+            return step.fast_reserve(queue, asks) or verbs.reserve(step, queue, asks)
 
         reserved = await self._write(reserve, queue=queue, jobs=jobs)
         if not all(reserved.deliveries):
@@ -72,7 +72,7 @@ class SqlStore(ABC):
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
         def ack(step: Step) -> Sequence[Moved | LeaseLost | None]:
-            return step.ack_single_statement(queue, leases) or verbs.ack(step, queue, leases)
+            return step.fast_ack(queue, leases) or verbs.ack(step, queue, leases)
 
         return await self._write(ack, queue=queue, jobs=len(leases))
 

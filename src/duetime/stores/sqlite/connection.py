@@ -163,7 +163,6 @@ class WriteLock:
 
     def __init__(self, path: Path) -> None:
         self._file, self._test_file = (os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for _ in range(2))
-        self._is_tested = False
 
     def begin(self, connection: sqlite3.Connection, deadline: float) -> None:
         """Start a writing transaction; sqlite3.OperationalError (busy) if that takes longer than the deadline."""
@@ -173,9 +172,7 @@ class WriteLock:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                # The process that holds it may be stopped, or be this one, if a handler of a signal came in the middle
-                # of a test and calls the store. SQLite's own lock still decides.
-                if self._is_tested or time.monotonic() >= deadline:
+                if time.monotonic() >= deadline:  # its process may be stopped; SQLite's own lock still decides
                     break
             pause_ms = _pause(pause_ms)
         try:
@@ -185,7 +182,6 @@ class WriteLock:
 
     def is_free(self) -> bool:
         """Returns whether nobody waits to begin. For one thread at a time, besides the one that begins."""
-        self._is_tested = True
         try:
             fcntl.flock(self._test_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return True
@@ -193,7 +189,6 @@ class WriteLock:
             return False
         finally:
             fcntl.flock(self._test_file, fcntl.LOCK_UN)
-            self._is_tested = False
 
     def close(self) -> None:
         if self._file >= 0:
@@ -270,8 +265,8 @@ _changing = threading.RLock()
 class ForkGuard:
     """Guards a connection: no other thread forks while `in_use` is held.
 
-    The thread that holds it may: the handler of a signal runs between two statements, and if these are transactions of
-    their own, nothing is under way then.
+    The thread that holds it may, in the handler of a signal that runs between two statements. A transaction that is
+    under way there is rolled back by closing the connection, and the next statement raises sqlite3.ProgrammingError.
     """
 
     def __init__(self) -> None:
@@ -296,14 +291,32 @@ class ForkGuard:
             _open.discard(self)
 
     def close_connection(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def roll_back(self) -> bool:
+        """Undo the transaction that is under way; False if there is none, because it was committed."""
+        if self._connection is None:
+            return True  # `wait` has closed it
+        if not self._connection.in_transaction:
+            return False
+        self._connection.execute("ROLLBACK")
+        return True
+
+    def wait(self) -> None:
+        """Called before a fork. A child that closed its connection within a transaction would undo the transaction in
+        the shared memory of the log, perhaps while the parent writes there.
+        """
+        self.in_use.acquire()
+        if self._connection is not None and self._connection.in_transaction:
+            self.close_connection()
 
 
 def _wait() -> None:
     _changing.acquire()
     for guard in _open:
-        guard.in_use.acquire()
+        guard.wait()
 
 
 def _go_on() -> None:

@@ -1,33 +1,32 @@
 """The single-job calls (`base.OneJob`) of a SQLite file.
 
-Those of the event loop go to the writer's thread without a task. Blocking ones are one statement
-(`single_statement.py`) in the caller's own thread, on a connection of their own. They never wait: while another
-connection writes or waits for its turn to write, they decline, and so do pushes for which the disk has no room.
+Those of the event loop go to the writer's thread without a task. Blocking ones are a short transaction in the caller's
+own thread, on a connection of their own. They never wait: while another connection writes or waits for its turn to
+write, they decline, and so do pushes for which the disk has no room.
 """
 
 import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TypeVar, TypeVarTuple
+from typing import TypeVar
 
 from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, Lease, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, Reply, Reserved, Send, Wake
+from duetime.stores.base import Ask, Push, Pushed, Reply, Reserved, Send
 from duetime.stores.sql import verbs
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.threads import QueuedStep
-from duetime.stores.sqlite import single_statement
 from duetime.stores.sqlite.connection import ForkGuard, WriteLock, is_unknown, translate
 from duetime.stores.sqlite.disk import DiskReserve
-from duetime.stores.sqlite.wake import News, SqliteWakeHub, news_of
+from duetime.stores.sqlite.step import SqliteStep
+from duetime.stores.sqlite.wake import News, SqliteWakeHub
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
 
 Submit = Callable[..., None]
 PushStep = Callable[[Queue, Sequence[Push], Step], Sequence[Pushed | DuetimeError]]
@@ -57,7 +56,7 @@ class SqliteOneJob:
         asks = (ask,)
 
         def reserve(step: Step) -> Reserved:
-            reserved = step.reserve_single_statement(queue, asks) or verbs.reserve(step, queue, asks)
+            reserved = step.fast_reserve(queue, asks) or verbs.reserve(step, queue, asks)
             if not reserved.deliveries[0]:
                 self._loop.call_soon_threadsafe(self._hub.keep_awake)
             return reserved
@@ -68,7 +67,7 @@ class SqliteOneJob:
         queue, leases = lease.queue, (lease,)
 
         def ack(step: Step) -> Moved | LeaseLost | None:
-            return (step.ack_single_statement(queue, leases) or verbs.ack(step, queue, leases))[0]
+            return (step.fast_ack(queue, leases) or verbs.ack(step, queue, leases))[0]
 
         return partial(self._submit, QueuedStep(ack, reply), line=queue)
 
@@ -100,37 +99,21 @@ class BlockingSqlite:
     def push(self, queue: Queue, request: Push) -> Pushed | None:
         if not self._disk.has_room():
             return None
-        done = self._run(single_statement.push, (queue, request, self._clock.now_ms()))
-        if done is None:
-            return None
-        pushed, number = done
-        if number:
-            self._announce(news_of(number, 0, [Wake(queue, pushed.jobs[0].due_at)]))
-        return pushed
+        answers = self._run(lambda step: step.fast_push(queue, (request,)))
+        return answers[0] if answers else None
 
     def reserve(self, queue: Queue, ask: Ask, orphan: Callable[[Delivery], None]) -> Reserved | None:
-        return self._reserve(queue, ask, orphan)
+        return self._run(lambda step: step.fast_reserve(queue, (ask,)), partial(_each_delivery, orphan))
 
     def ack_and_reserve(self, lease: Lease, ask: Ask, orphan: Callable[[Delivery], None]) -> Reserved | None:
-        return self._reserve(lease.queue, ask, orphan, lease)
+        def ack_and_reserve(step: SqliteStep) -> Reserved | None:
+            return step.fast_reserve(lease.queue, (ask,)) if step.fast_ack(lease.queue, (lease,)) else None
 
-    def _reserve(
-        self, queue: Queue, ask: Ask, orphan: Callable[[Delivery], None], done: Lease | None = None
-    ) -> Reserved | None:
-        now, token = self._clock.now_ms(), next(single_statement.tokens)
-        try:
-            return self._run(single_statement.reserve, (queue, ask, now, token, done))
-        except DuetimeError:
-            raise
-        except BaseException:
-            # The caller is interrupted, perhaps after it got a job.
-            reserved = self._run(single_statement.reserved, (queue, ask, now, token), writes=False)
-            for delivery in reserved.deliveries[0] if reserved else ():
-                orphan(delivery)
-            raise
+        return self._run(ack_and_reserve, partial(_each_delivery, orphan))
 
     def ack(self, lease: Lease) -> Moved | None:
-        return self._run(single_statement.ack, (lease, self._clock.now_ms()))
+        answers = self._run(lambda step: step.fast_ack(lease.queue, (lease,)))
+        return answers[0] if answers else None
 
     def close(self) -> None:
         """Idempotent; waits for a call that is under way."""
@@ -140,21 +123,48 @@ class BlockingSqlite:
         self._guard.close()
 
     def _run(
-        self, call: Callable[[sqlite3.Connection, *Ts], T | None], of: tuple[*Ts], *, writes: bool = True
+        self, operation: Callable[[SqliteStep], T | None], interrupted: Callable[[T], None] | None = None
     ) -> T | None:
+        """Run an operation as a transaction; if it answers None, nothing is done. `interrupted` gets the answer if an
+        exception (Ctrl-C, for example) ends the call after the commit.
+        """
         if self._opener is not None:
             self._wait_until_open()
-        if self._connection is None:
-            return None
+        done: list[T] = []
         try:
             with self._guard.in_use:
-                if self._is_closed or (writes and not self._write_lock.is_free()):
+                if self._connection is None or self._is_closed or not self._write_lock.is_free():
                     return None
-                return call(self._connection, *of)
+                news = self._transact(self._connection, operation, done)
+            for one in news:
+                self._announce(one)
+            return done[0] if done else None
         except sqlite3.Error as error:
             if is_unknown(error):
                 raise translate(error, committing=True) from error
             return None  # the file is locked, or full, or not as it should be: the writer's thread says so
+        except BaseException:
+            if interrupted and done:
+                interrupted(done[0])
+            raise
+
+    def _transact(
+        self, connection: sqlite3.Connection, operation: Callable[[SqliteStep], T | None], done: list[T]
+    ) -> Sequence[News]:
+        """Puts the answer into `done` before the commit: an exception may come right behind it."""
+        step = SqliteStep(connection, self._clock.now_ms())
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            if (answer := operation(step)) is None:
+                connection.execute("ROLLBACK")
+                return ()
+            done.append(answer)
+            connection.execute("COMMIT")
+        except BaseException:
+            if self._guard.roll_back():
+                done.clear()
+            raise
+        return step.news
 
     def _wait_until_open(self) -> None:
         if (opener := self._opener) is not None:
@@ -162,19 +172,15 @@ class BlockingSqlite:
             self._opener = None
 
     def _open(self) -> None:
-        try:
-            self._guard.open(self._prepare)
-        except (sqlite3.Error, DuetimeError):
-            return  # the writer's thread serves all calls
+        with suppress(sqlite3.Error, DuetimeError):  # the writer's thread serves all calls then
+            self._connection = self._guard.open(self._connect_unless_closed)
 
-    def _prepare(self) -> sqlite3.Connection:
+    def _connect_unless_closed(self) -> sqlite3.Connection:
         if self._is_closed:
             raise StoreUnavailable("the store is closed")
-        connection = self._connect()
-        try:
-            single_statement.prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
-        return connection
+        return self._connect()
+
+
+def _each_delivery(do: Callable[[Delivery], None], reserved: Reserved) -> None:
+    for delivery in reserved.deliveries[0]:
+        do(delivery)

@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from duetime.model.errors import DuetimeError, LeaseLost
-from duetime.model.job import DAY_MS, Lease, Moved, Priority
+from duetime.model.job import DAY_MS, Delivery, Event, IfExists, Lease, Moved, Priority
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, Reserved, Wake
+from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, Reserved, Wake
 from duetime.stores.sql.queries import for_one_id, for_rows
 from duetime.stores.sql.rows import (
     PRIORITIES,
@@ -20,14 +19,13 @@ from duetime.stores.sql.rows import (
     QueueRow,
     ReadyRow,
     as_json,
+    attributes,
     damaged_ready,
     payloads_by_id,
     ready_rows,
 )
 from duetime.stores.sql.step import TOTALS, QueueNumbers, Step, set_aside
-from duetime.stores.sqlite import single_statement
 from duetime.stores.sqlite.connection import QUERIES
-from duetime.stores.sqlite.single_statement import INLINE_BYTES
 from duetime.stores.sqlite.wake import News, news_of
 
 _INSERTS = [(size, for_rows(QUERIES["insert_job"], size)) for size in (64, 16, 4, 1)]
@@ -35,6 +33,9 @@ _FOR_ONE_ID = {name: for_one_id(query) for name, query in QUERIES.items() if "js
 """SQLite takes twice as long for a list of one id as for the id itself."""
 
 
+INLINE_BYTES = 800
+"""A larger body has a row of its own: with it a row of `jobs` would not fit into a page of SQLite (4 KiB) four times,
+and then SQLite spreads the row, which every move of the job writes anew, over several pages."""
 FIRST_COUNT, COUNT_GROWTH = 256, 8
 """How many jobs of each stretch of time are counted first, and the factor for each further round."""
 FIRST_INSTANT, BEYOND_INSTANTS = -(2**62), 2**62
@@ -50,7 +51,7 @@ class SqliteStep(Step):
         self.connection, self._changes = connection, connection.total_changes
         self._now = now
         self.news: list[News] = []
-        """Announcements that the statements have counted already."""
+        """Announcements that a fast path has counted already."""
 
     @property
     def has_written(self) -> bool:
@@ -79,27 +80,78 @@ class SqliteStep(Step):
         parameters["ids"] = as_json(ids)
         return self.connection.execute(QUERIES[query], parameters)
 
-    def push_single_statement(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError] | None:
-        if (
-            len(requests) != 1
-            or (done := single_statement.push(self.connection, queue, requests[0], self._now)) is None
-        ):
-            return None
-        pushed, number = done
-        if number:
-            self.news.append(news_of(number, 0, [Wake(queue, pushed.jobs[0].due_at)]))
-        return (pushed,)
+    # --- verbs on one plain job (`sql/fast_path.sql`)
 
-    def reserve_single_statement(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:
-        if len(asks) != 1:
+    def fast_push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed] | None:
+        if len(requests) != 1 or len(requests[0].jobs) != 1:
             return None
-        return single_statement.reserve(self.connection, queue, asks[0], self._now, next(single_statement.tokens))
+        request, now = requests[0], self._now
+        if request.mark or request.if_exists is IfExists.REPLACE:
+            return None
+        job = request.jobs[0]
+        due_at, expires_at = job.due(now), now + job.ttl_ms if job.ttl_ms else 0
+        if job.born or job.attempt or 0 < expires_at < due_at:
+            return None
+        is_large, execute = len(job.body) > INLINE_BYTES, self.connection.execute
+        row = {
+            "namespace": queue.namespace,
+            "name": queue.name,
+            "day": now // DAY_MS,
+            "job_id": job.id,
+            "now": now,
+            "priority": int(job.priority),
+            "due_at": due_at,
+            "expires_at": expires_at,
+            "tries": job.tries,
+            "attributes": as_json(job.attributes) if job.attributes else None,
+            "small_body": None if is_large else job.body,
+        }
+        found = execute(QUERIES["push_plain_job"], row).fetchone()
+        if found is None:
+            return None
+        queue_id, born = found
+        if is_large:
+            self._insert_body(job.body)
+        reap_by = expires_at and expires_at + 1
+        execute(QUERIES["count_plain_push"], {"queue": queue_id, "born": born, "now": now, "reap_by": reap_by})
+        if not execute(QUERIES["has_earlier"], {"queue": queue_id, "due_at": due_at, "id": job.id}).fetchone()[0]:
+            (number,) = execute(QUERIES["count_wake"]).fetchone()
+            self.news.append(news_of(number, 0, [Wake(queue, due_at)]))
+        return (Pushed((Moved(Event.ACCEPTED, job.id, born, 0, due_at),), now),)
 
-    def ack_single_statement(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None] | None:
+    def fast_reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:
+        if len(asks) != 1 or asks[0].limit != 1 or sum(asks[0].quotas) > 1:
+            return None
+        ask, now = asks[0], self._now
+        execute, names = self.connection.execute, {"namespace": queue.namespace, "name": queue.name}
+        first_priority = ask.quotas.index(1) + 1 if 1 in ask.quotas else 0
+        wanted = {**names, "day": now // DAY_MS, "now": now, "first_priority": first_priority}
+        found = execute(QUERIES["next_plain_job"], wanted).fetchone()
+        if found is None:
+            return None
+        queue_id, job_id, born, attempt, body, due_at, priority, tries, used, expires_at, packed, error = found
+        deliveries: list[Delivery] = []
+        if job_id is not None:
+            until = now + ask.ttr_ms
+            execute(_FOR_ONE_ID["lease_jobs"], {"queue": queue_id, "lease_until": until, "ids": job_id})
+            execute(QUERIES["count_plain_lease"], {"queue": queue_id, "lease_until": until})
+            lease, rest = Lease(queue, job_id, born, attempt), (tries, used, expires_at, attributes(packed), error)
+            deliveries = [Delivery(lease, body, due_at, until, Priority(priority), *rest)]
+        heads = execute(QUERIES["heads"], {"queue": queue_id}).fetchone()
+        return Reserved([deliveries], min([head for head in heads if head is not None], default=None), now)
+
+    def fast_ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved] | None:
         if len(leases) != 1 or leases[0].queue != queue:
             return None
-        moved = single_statement.ack(self.connection, leases[0], self._now)
-        return None if moved is None else (moved,)
+        lease, now, execute = leases[0], self._now, self.connection.execute
+        names = {"namespace": queue.namespace, "name": queue.name, "born": lease.born}
+        fence = {**names, "id": lease.id, "attempt": lease.attempt, "day": now // DAY_MS}
+        if not execute(QUERIES["delete_leased_job"], fence).rowcount:
+            return None
+        execute(QUERIES["count_plain_ack"], {**names, "now": now, "idle_ms": IDLE_MS})
+        return (Moved(Event.ACKED, lease.id, lease.born, lease.attempt),)
+
+    # --- locks
 
     def lock_queue(self, queue: Queue, *, create: bool) -> tuple[QueueRow, bool]:
         row = self.connection.execute(QUERIES["load_queue"], queue._asdict()).fetchone()

@@ -23,7 +23,6 @@ from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
 from duetime.stores.sql.threads import BIG_JOBS, ConnectionThreads, DatabaseLink, Session
-from duetime.stores.sqlite import single_statement
 from duetime.stores.sqlite.connection import (
     QUERIES,
     ForkGuard,
@@ -156,7 +155,6 @@ class SqliteStore(SqlStore):
             connection = open_file(deadline)
             try:
                 prepare_file(connection, clock.now_ms(), deadline)
-                single_statement.prepare(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -276,7 +274,7 @@ class SqliteStore(SqlStore):
     def _push(self, queue: Queue, requests: Sequence[Push], step: Step) -> Sequence[Pushed | DuetimeError]:
         if refusal := self._disk.refusal(lambda: step.fetch_one("free_pages")[0] * PAGE_BYTES):
             return [refusal for _ in requests]
-        return step.push_single_statement(queue, requests) or verbs.push(step, queue, requests)
+        return step.fast_push(queue, requests) or verbs.push(step, queue, requests)
 
     async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
         return await self._write(lambda step: verbs.reap(step, limit))
