@@ -1,6 +1,6 @@
 """Generates the blocking client from the async one.
 
-    .venv/bin/python tools/blocking_client.py            # write client.py, collections.py and topics.py
+    .venv/bin/python tools/blocking_client.py            # write client.py, collections.py, schedules.py and topics.py
     .venv/bin/python tools/blocking_client.py --check    # exit with 1 if they are not current
 
 Only names and keywords change: `async` and `await` go, and each name of NAMES becomes its blocking counterpart. What
@@ -14,7 +14,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "src" / "duetime" / "client"
-FILES = {"async_client.py": "client.py", "async_collections.py": "collections.py", "async_topics.py": "topics.py"}
+FILES = {
+    "async_client.py": "client.py",
+    "async_collections.py": "collections.py",
+    "async_schedules.py": "schedules.py",
+    "async_topics.py": "topics.py",
+}
 NAMES = {
     "AsyncBlockingQueue": "BlockingQueue",
     "AsyncClient": "Client",
@@ -27,11 +32,13 @@ NAMES = {
     "AsyncOnly": "BlockingOnly",
     "AsyncQueue": "BlockingQueueBase",
     "AsyncQueueClient": "QueueClient",
+    "AsyncSchedules": "Schedules",
     "AsyncTaken": "Taken",
     "AsyncTopics": "Topics",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
     "async_client": "client",
+    "async_schedules": "schedules",
     "open_async": "open_sync",
     "asyncio": "blocking code",
 }

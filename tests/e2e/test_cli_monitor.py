@@ -1,10 +1,7 @@
-"""`duetime monitor` and `duetime recurring list`."""
+"""`duetime monitor`."""
 
-import asyncio
 from pathlib import Path
 
-import duetime
-from duetime.worker.recurring import Scheduler
 from tests.e2e.shell import Shell
 
 
@@ -36,28 +33,3 @@ def test_failed_jobs_over_their_threshold(tmp_path: Path) -> None:
     shell.run("release", shell.run("reserve", "mail", "--json").document["lease"], "--kill", "--error", "no")
     assert shell.run("monitor", "mail", "--max-failed", "1").code == 1
     assert shell.run("monitor", "mail", "--max-failed", "2").code == 0
-
-
-def test_what_recurs(tmp_path: Path) -> None:
-    shell = Shell(f"sqlite://{tmp_path}/jobs.db", tmp_path)
-    assert "nothing recurs" in shell.run("recurring", "list").err
-    app = duetime.App(shell.url)
-
-    @app.cron("0 9 * * *", tz="Asia/Shanghai", name="morning report")
-    @app.task(name="report")
-    def report() -> None: ...
-
-    async def plant() -> None:
-        async with duetime.connect_async(shell.url) as client:
-            await Scheduler(app, client).plant()
-
-    asyncio.run(plant())
-    [shown] = shell.run("recurring", "list", "--json").documents
-    assert shown.pop("next_at") % 86_400_000 == 3_600_000
-    assert shown == {
-        "name": "morning report",
-        "task": "report",
-        "schedule": "cron 0 9 * * * Asia/Shanghai",
-        "missed": "once",
-    }
-    assert "morning report" in shell.run("recurring", "list").out

@@ -134,8 +134,8 @@ def test_the_first_sentences_in_the_table_are_those_of_the_functions() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("duetime re", {"reserve", "release", "reschedule", "recurring", "restore"}),
-        ("duetime --url http://x re", {"reserve", "release", "reschedule", "recurring", "restore"}),
+        ("duetime re", {"reserve", "release", "reschedule", "restore"}),
+        ("duetime --url http://x re", {"reserve", "release", "reschedule", "restore"}),
         ("duetime queue p", {"pause", "purge"}),
         ("duetime fai", {"failed"}),
         ("duetime push mail --pri", {"--priority"}),

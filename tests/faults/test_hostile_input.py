@@ -30,6 +30,7 @@ from duetime.model.errors import DuetimeError, InvalidCondition, InvalidRequest,
 from duetime.model.job import Event, NewJob
 from duetime.model.masking import mask
 from duetime.model.names import Queue
+from duetime.model.schedules import cron
 from duetime.model.settings import load, parse_file, read_size
 from duetime.model.when import read_when
 from duetime.protocols.lmstfy.wire import (
@@ -46,7 +47,6 @@ from duetime.stores.memory.store import MemoryStore
 from duetime.stores.redis.codec import is_value, read_header, read_info
 from duetime.stores.sql.outbox import OutboxRow
 from duetime.transfer.backup_file import check_backup, write_backup
-from duetime.worker.schedules import cron
 
 MOST_TIMES = 2_000
 """A quadratic parser needs more than ten times as much for the length below."""

@@ -9,7 +9,7 @@ app = duetime.App()
 LOG = Path(os.environ["SAMPLE_LOG"])
 
 
-@app.every("1s", missed=os.environ.get("SAMPLE_MISSED", "once"), name="beat")  # type: ignore[arg-type]
+@app.every("1s", missed=os.environ.get("SAMPLE_MISSED", "last"), name="beat")  # type: ignore[arg-type]
 @app.task(queue="beats", tries=3)
 def beat() -> None:
     with LOG.open("a") as file:

@@ -141,7 +141,7 @@ async def test_a_crash_between_push_and_putting_back_runs_nothing_twice(tmp_path
         assert tick_again.due_at == clock.now_ms() + HOUR // 2
 
 
-@pytest.mark.parametrize(("missed", "count"), [("once", 1), ("all", 3), ("skip", 0)])
+@pytest.mark.parametrize(("missed", "count"), [("last", 1), ("all", 3), ("none", 0)])
 async def test_runs_that_nobody_was_there_for(tmp_path: Path, clock: ManualClock, missed: str, count: int) -> None:
     async with program(f"sqlite://{tmp_path}/jobs.db", clock, missed=missed) as one:
         await one.scheduler.plant()

@@ -83,8 +83,14 @@ BATCH = (
     Command("shift", "batches:shift", "Shift the due time of every waiting job of a batch."),
 )
 
-RECURRING = (
-    Command("list", "workers:list_schedules", "List the recurring tasks of the namespace with their next runs."),
+SCHEDULE = (
+    Command("list", "schedule:list_schedules", "List the schedules of the namespace with their next and last runs."),
+    Command("show", "schedule:show", "Show a schedule and the state of its last run."),
+    Command("add", "schedule:add", "Add a schedule, or replace the one of this name."),
+    Command("pause", "schedule:pause", "Start no runs of a schedule until it is resumed."),
+    Command("resume", "schedule:resume", "Go on with the next run of a paused schedule."),
+    Command("run", "schedule:run", "Run a schedule now, in addition to its regular runs."),
+    Command("remove", "schedule:remove", "Remove a schedule; jobs that it has pushed stay."),
 )
 
 TOPIC = (
@@ -172,7 +178,7 @@ PANELS: dict[str, tuple[Command | Noun, ...]] = {
         Noun("queue", "Queues as a whole: list, count, rules, pause, purge.", QUEUE),
         Noun("failed", "Failed jobs (dead letters): list, retry, delete.", FAILED),
         Noun("batch", "Batches: progress, pause, cancel, shift in time.", BATCH),
-        Noun("recurring", "Recurring tasks: what runs when.", RECURRING),
+        Noun("schedule", "Schedules: jobs that are pushed at an interval or by a cron expression.", SCHEDULE),
         Noun("topic", "Topics: queues whose jobs are delivered to a callback URL.", TOPIC),
         Noun("token", "Tokens: who may use a namespace.", TOKEN),
         Noun("user", "Users: passwords for accounts of duetime.toml.", USER),

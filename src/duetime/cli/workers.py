@@ -1,4 +1,4 @@
-"""`duetime workers`, `duetime worker ...` and `duetime recurring`: the workers of a namespace and their tasks."""
+"""`duetime workers` and `duetime worker ...`: the workers of a namespace and their tasks."""
 
 from typing import Annotated
 
@@ -7,11 +7,8 @@ import typer
 
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import moment, safe
-from duetime.model.clock import SystemClock
 from duetime.model.humanise import span
-from duetime.model.job import Job, State
-from duetime.wire.payload import PAUSED_TASKS, RESTARTS, TICKS, paused_task
-from duetime.worker.recurring import Tick
+from duetime.wire.payload import PAUSED_TASKS, RESTARTS, paused_task
 from duetime.worker.shared_counters import count, list_workers, progress_name
 
 
@@ -107,38 +104,3 @@ def progress(
         percent = client.send(count(target.space, progress_name(target.queue(queue), job_id)))
     document = {"namespace": target.space, "queue": queue, "id": job_id, "percent": percent}
     target.answer.show(document, f"{percent} %")
-
-
-@takes_options
-def list_schedules(target: Target) -> None:
-    """List the recurring tasks of the namespace with their next runs.
-
-    Examples:
-        duetime recurring list
-        duetime recurring list --json
-    """
-    with target.connect() as client:
-        queue = client.queue(TICKS)
-        jobs = [job for state in (State.LEASED, State.READY, State.DELAYED) for job in queue.list_jobs(state).jobs]
-    ticks = [_tick(job) for job in jobs]
-    now = SystemClock().now_ms()
-    documents = [
-        {"name": job.id, "task": tick.task, "schedule": tick.schedule, "missed": tick.missed, "next_at": job.due_at}
-        for job, tick in zip(jobs, ticks, strict=True)
-    ]
-    columns = {
-        "name": [safe(job.id) for job in jobs],
-        "task": [safe(tick.task) for tick in ticks],
-        "schedule": [safe(tick.schedule) for tick in ticks],
-        "missed": [tick.missed for tick in ticks],
-        "next run": [moment(job.due_at, now) for job in jobs],
-    }
-    target.answer.table(documents, columns, nothing=f"nothing recurs in {target.space}")
-
-
-def _tick(job: Job) -> Tick:
-    """What the job says; anybody may push to this queue, so the body may be no tick."""
-    try:
-        return msgspec.json.decode(job.body, type=Tick)
-    except msgspec.DecodeError:
-        return Tick("?", "not a schedule", "skip", job.due_at)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from duetime.client import calls, checks
 from duetime.client.ack_and_reserve_call import ack_and_reserve
@@ -26,6 +26,9 @@ from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_namespace, check_queue
 from duetime.stores.base import Page, QueueRules, RulesChange
 from duetime.stores.finishes import Finish, Finished, KeptResult
+
+if TYPE_CHECKING:
+    from duetime.client.schedules import Schedules
 
 Answer = TypeVar("Answer")
 
@@ -130,6 +133,13 @@ class Client:
     def queue(self, name: str) -> "QueueClient":
         """A queue of this namespace; it comes into being with the first push."""
         return QueueClient(self, check_queue(self.namespace, name))
+
+    @property
+    def schedules(self) -> "Schedules":
+        """The schedules of this namespace."""
+        from duetime.client.schedules import Schedules  # noqa: PLC0415 (it needs this module and an engine)
+
+        return Schedules(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {mask(self._url)}, namespace {self.namespace}>"

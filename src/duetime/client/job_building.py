@@ -21,10 +21,14 @@ def encode_body(body: Body) -> bytes:
         case str():
             return checks.utf8("the body", body)
         case _:
-            try:
-                return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-            except (TypeError, ValueError) as error:
-                raise InvalidRequest(f"the body cannot be written as JSON: {error}") from None
+            return encode_json(body, "the body")
+
+
+def encode_json(value: Any, what: str = "the value") -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{what} cannot be written as JSON: {error}") from None
 
 
 PriorityWord = Literal["high", "normal", "low"]

@@ -30,7 +30,7 @@ def read_fields(fields: Mapping[str, Any], kind: type[Message]) -> Message:
     try:
         return msgspec.convert(dict(fields), kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"not a topic: {error}") from None
+        raise InvalidRequest(str(error)) from None
 
 
 def list_topics(namespace: str) -> Call[list[TopicOut]]:

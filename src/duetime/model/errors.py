@@ -174,6 +174,12 @@ class TopicNotFound(NotFound):
     code = "topic_not_found"
 
 
+class ScheduleNotFound(NotFound):
+    """There is no such schedule."""
+
+    code = "schedule_not_found"
+
+
 class MethodNotAllowed(DuetimeError):
     """This address does not support this method."""
 
@@ -242,6 +248,12 @@ class TopicExists(Conflict):
     """A topic with this name exists."""
 
     code = "topic_exists"
+
+
+class ScheduleDeclared(Conflict):
+    """A program with tasks declares a schedule of this name."""
+
+    code = "schedule_declared"
 
 
 class TopicOffline(Conflict):

@@ -33,6 +33,7 @@ from duetime.console.parts import ConsoleParts
 from duetime.console.rate_history import RateHistory
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
+from duetime.engine.schedules import ScheduleRunners
 from duetime.http.service import Budget
 from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
@@ -259,7 +260,7 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     runtime.live_figures.troubles = courier.troubles
     failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.registry_copy, failures=settings.alert_callbacks)
     watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
-    return (runtime.alerts, watchdog, callbacks.logs, courier, runtime.live_figures)
+    return (runtime.alerts, watchdog, callbacks.logs, courier, ScheduleRunners(runtime.pools), runtime.live_figures)
 
 
 def api_app(runtime: Runtime) -> ASGIApp:

@@ -13,6 +13,7 @@ from duetime.model.clock import MAX_DURATION, MAX_INSTANT, MAX_TIME_TEXT
 from duetime.model.condition import MAX_LENGTH
 from duetime.model.job import DEFAULT_TRIES, DEFAULT_TTR_MS, MAX_RESULT, STEP_BYTES, STEP_JOBS, IfExists, Moved, State
 from duetime.model.names import MAX_ID
+from duetime.model.schedules import MAX_CRON, Missed, Overlap
 from duetime.model.topic import (
     DEFAULT_CAP,
     DEFAULT_IN_FLIGHT,
@@ -81,6 +82,7 @@ IdIn = Annotated[
     str,
     Meta(description="printable characters", extra_json_schema={"minLength": 1, "maxLength": MAX_ID}),
 ]
+TriesIn = Annotated[int, Meta(ge=0, le=65535, description="deliveries allowed, 0 = unlimited")]
 IdsList = Annotated[list[IdIn], Meta(max_length=MAX_PUSH)]
 
 
@@ -93,7 +95,7 @@ class JobIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     delay: DurationIn | UnsetType = UNSET
     due_at: InstantIn | UnsetType = UNSET
     ttl: DurationIn = 0
-    tries: Annotated[int, Meta(ge=0, le=65535, description="deliveries allowed, 0 = unlimited")] = DEFAULT_TRIES
+    tries: TriesIn = DEFAULT_TRIES
     priority: PriorityIn = "normal"
     attributes: dict[str, str] = {}
     born: Annotated[int, Meta(ge=0, le=MAX_INSTANT, description="only to put a lost job back")] = 0
@@ -694,3 +696,63 @@ class SampleOut(Struct):
     answer: SampleAnswerOut
     verdict: str
     why: str
+
+
+# --- schedules
+
+MissedIn = Annotated[Missed, Meta(description="which runs are made up for that were due while nothing ran schedules")]
+OverlapIn = Annotated[Overlap, Meta(description="`skip`: no run while the job of the last run is unfinished")]
+CronIn = Annotated[str, Meta(description="five fields, such as `0 9 * * mon-fri`", max_length=MAX_CRON)]
+ZoneIn = Annotated[str, Meta(description="the time zone of `cron`, such as Asia/Shanghai", max_length=MAX_TEXT)]
+TaskIn = Annotated[str, Meta(description="the task that workers run", min_length=1, max_length=MAX_TEXT)]
+
+
+class JobScheduleIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A schedule: `every` or `cron`, and either a `task` with its `arguments`, or a body."""
+
+    queue: NameIn
+    every: DurationIn | UnsetType = UNSET
+    cron: CronIn | UnsetType = UNSET
+    tz: ZoneIn = "UTC"
+    task: TaskIn | UnsetType = UNSET
+    arguments: dict[str, Raw] | UnsetType = UNSET
+    body: BodyJson | UnsetType = UNSET
+    body_b64: BodyBase64 | UnsetType = UNSET
+    ttl: DurationIn = 0
+    tries: TriesIn = DEFAULT_TRIES
+    priority: PriorityIn = "normal"
+    attributes: dict[str, str] = {}
+    missed: MissedIn = "last"
+    overlap: OverlapIn = "allow"
+
+
+class ScheduleOut(Struct, kw_only=True):
+    """A schedule. `schedule` is `every 1h` or `cron 0 9 * * mon-fri Asia/Shanghai`. `next_at` is 0 while it is paused,
+    `last_at` 0 before the first run. The job of the last run has the id `last_id`, and is `last_state`: delayed, ready,
+    leased, dead, or empty if it is finished or there was none. A `declared` schedule is part of a program with tasks.
+    """
+
+    namespace: str
+    name: str
+    schedule: str
+    queue: str
+    task: str
+    missed: Missed
+    overlap: Overlap
+    paused: bool
+    declared: bool
+    next_at: int
+    last_at: int
+    last_id: str
+    last_state: str
+    arguments: dict[str, Raw] = {}
+    body: BodyJson | UnsetType = UNSET
+    body_b64: BodyBase64 | UnsetType = UNSET
+    ttl_ms: int = 0
+    tries: int = DEFAULT_TRIES
+    priority: PriorityIn = "normal"
+    attributes: dict[str, str] = {}
+
+
+class SchedulesOut(Struct):
+    schedules: list[ScheduleOut]

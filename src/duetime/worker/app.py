@@ -29,6 +29,7 @@ from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.ids import IdMaker
 from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_NAMESPACE, check_namespace, check_queue
+from duetime.model.schedules import Missed, Schedule, cron, every
 from duetime.worker.after_commit import AfterCommit, Hook
 from duetime.worker.batches import BatchPlan, TaskBatch, plan_batch
 from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, forward
@@ -37,7 +38,6 @@ from duetime.worker.groups import GroupMembers, gather
 from duetime.worker.middleware_chain import Middleware
 from duetime.worker.pusher import Answer, ClientPusher, Pusher, StoreCaller
 from duetime.worker.recurring import Recurring, Scheduler
-from duetime.worker.schedules import Missed, Schedule, cron, every
 from duetime.worker.shared_counters import count, progress_name
 from duetime.worker.task import P, R, Task, TaskOptions, check_function
 
@@ -147,15 +147,15 @@ class App:
         return task
 
     def every(
-        self, interval: Duration, *, missed: Missed = "once", name: str = ""
+        self, interval: Duration, *, missed: Missed = "last", name: str = ""
     ) -> Callable[[Callable[P, R] | Task[P, R]], Task[P, R]]:
-        """Decorator: run a task at whole multiples of the interval. `missed` says what becomes of runs while no worker
-        was there. Two schedules of one task need a `name` each.
+        """Decorator: run a task at whole multiples of the interval. `missed` says which runs are made up for that were
+        due while no worker ran. Two schedules of one task need a `name` each.
         """
         return lambda function: self._recur(function, every(interval), missed, name)
 
     def cron(
-        self, expression: str, *, tz: str = "UTC", missed: Missed = "once", name: str = ""
+        self, expression: str, *, tz: str = "UTC", missed: Missed = "last", name: str = ""
     ) -> Callable[[Callable[P, R] | Task[P, R]], Task[P, R]]:
         """Decorator: run a task by a cron expression of five fields, in a time zone."""
         return lambda function: self._recur(function, cron(expression, tz), missed, name)

@@ -22,7 +22,9 @@ from typing import Any
 
 from duetime.client import connect_async
 from duetime.client.calls import oldest
+from duetime.client.schedule_calls import run_due
 from duetime.engine.duties import Rounds, run_duty
+from duetime.engine.schedules import ScheduleRunner
 from duetime.model.errors import DuetimeError, InvalidSettings
 from duetime.wire.payload import PAUSES, RESTARTS
 from duetime.wire.worker_beats import (
@@ -204,11 +206,13 @@ class Worker:
                 await stack.enter_async_context(companion(self._app, self._client))
             await self._pool.start()
             self._restarts = restarts
+            due_schedules = run_due(ScheduleRunner(), self._app.namespace)
             duties = (
                 self._jobs.leases,
                 Rounds("timeouts", self._tick),
                 Rounds("worker signals", self._every_second),
                 Rounds("worker beat", self._beat),
+                Rounds("schedules", lambda: self._client.send(due_schedules)),
             )
             for duty in duties:
                 self._spawn(run_duty(duty))

@@ -1,11 +1,9 @@
-"""Recurring tasks: every worker keeps their schedules going, and each run is pushed once.
+"""Recurring tasks: the schedules that an App declares, which its workers run.
 
-A schedule lives in the store as one job, its tick, due at the next run. Whichever worker gets the tick pushes the
-task's job for that run and puts the tick back for the next one. The run's job has a name that follows from the
-schedule and the instant, and a mark that outlives it, so a worker that dies in between, or two that see one tick, push
-nothing twice. Nothing is lost while no worker runs: the tick waits, and `missed` says what then happens to the runs in
-between. The tick's body holds the instant of its run, because its due time moves when a lease lapses or a worker puts
-it back. It all takes nothing but the queue's own verbs, so it works on every store and over HTTP.
+Every worker of the App keeps the ticks of its schedules in the queue `duetime.recurring` and handles those that are due
+(`engine/schedules.py` says what a tick is). A worker makes the job of a run with the task, so that middleware, options
+and listeners apply as in any other push. Nothing is lost while no worker runs: the tick waits, and `missed` says what
+happens to the runs in between. All of this uses the verbs of the queue, so it works on every store and over HTTP.
 """
 
 import asyncio
@@ -14,19 +12,19 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 
 from duetime.client import AsyncClient
 from duetime.client.calls import bulk, finish, push
 from duetime.engine.duties import Rounds, run_duty
+from duetime.engine.schedules import MAX_SCHEDULE_NAME, PAUSE_MS, Tick, read_tick, run_id, run_mark
 from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound, LeaseLost
-from duetime.model.job import Delivery, Event, IfExists, NewJob, State
-from duetime.model.names import MAX_ID, Queue, check_id, check_queue
-from duetime.stores.base import Finish, Mark
+from duetime.model.job import Delivery, Event, IfExists, State
+from duetime.model.names import Queue, check_id, check_queue
+from duetime.model.schedules import Missed, Schedule
+from duetime.stores.base import Finish
 from duetime.wire.payload import TICKS
 from duetime.worker.pusher import renamed
-from duetime.worker.schedules import Missed, Schedule, plan
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
@@ -38,26 +36,11 @@ TTR_S = 30
 WAIT_S = 20
 REPLANT_S = 60
 """How often a worker checks that every schedule still has its tick: somebody may have purged the queue."""
-BROKEN_S = 2.0
-"""The pause after an error of our own."""
-MARK_LIFE_MS = 7 * 86_400_000
-PAUSE_S = 5
-"""How long a tick waits that this worker does not know, or whose run was refused."""
-MAX_SCHEDULE_NAME = MAX_ID - len("@1700000000000")
-"""The id of a run is the name of its schedule and the instant in milliseconds."""
-
-
-class Tick(Struct, frozen=True):
-    """The body of a tick. `run_at` is the first run that it stands for."""
-
-    task: str
-    schedule: str
-    missed: Missed
-    run_at: int
+PAUSE_S = PAUSE_MS / 1000
 
 
 class Recurring:
-    """One schedule of one task. `name` is the tick's id."""
+    """One schedule of one task. `name` is the id of its tick."""
 
     def __init__(self, name: str, task: "Task[..., Any]", schedule: Schedule, missed: Missed) -> None:
         try:
@@ -73,20 +56,14 @@ class Recurring:
         self.schedule = schedule
         self.missed: Missed = missed
 
-    def job(self, run_at: int) -> NewJob:
-        """The tick for a run."""
-        return NewJob(self.name, msgspec.json.encode(self._tick(run_at)), due_at=run_at, tries=0)
+    def tick(self, run_at: int) -> Tick:
+        queue = self.task.defaults.queue
+        return Tick(schedule=self.schedule.text, missed=self.missed, queue=queue, run_at=run_at, task=self.task.name)
 
-    def planned_run(self, body: bytes) -> int | None:
-        """Returns the run that a tick of this schedule stands for, None if the body is not one."""
-        try:
-            tick = msgspec.json.decode(body, type=Tick)
-        except msgspec.MsgspecError:
-            return None
-        return tick.run_at if tick == self._tick(tick.run_at) else None
-
-    def _tick(self, run_at: int) -> Tick:
-        return Tick(self.task.name, self.schedule.text, self.missed, run_at)
+    def declares(self, tick: Tick | None) -> bool:
+        """Whether a tick is for this schedule as the program declares it now."""
+        own = (self.schedule.text, self.missed, self.task.name)
+        return tick is not None and (tick.schedule, tick.missed, tick.task) == own
 
 
 class Scheduler:
@@ -101,7 +78,7 @@ class Scheduler:
         self._plant_at = 0.0
 
     async def __aenter__(self) -> "Scheduler":
-        self._task = asyncio.create_task(run_duty(Rounds("recurring tasks", self._run_once)))
+        self._task = asyncio.create_task(run_duty(Rounds("recurring tasks", self._run_once), survives_bugs=True))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -110,46 +87,44 @@ class Scheduler:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run_once(self) -> float:
-        try:
-            if time.monotonic() >= self._plant_at:
-                await (self.replant() if self._plant_at else self.plant())
-                self._plant_at = time.monotonic() + REPLANT_S
-            for tick in await self._client.queue(TICKS).reserve(limit=10, ttr=TTR_S, wait=WAIT_S):
-                await self._try_handle(tick.delivery)
-        except DuetimeError:
-            raise
-        except Exception:
-            log.exception("schedules_broke")
-            return BROKEN_S
+        if time.monotonic() >= self._plant_at:
+            await (self.replant() if self._plant_at else self.plant())
+            self._plant_at = time.monotonic() + REPLANT_S
+        for tick in await self._client.queue(TICKS).reserve(limit=10, ttr=TTR_S, wait=WAIT_S):
+            await self._try_handle(tick.delivery)
         return 0.0
 
     async def plant(self) -> None:
-        """See to it that every schedule has its tick; one that was changed in the program starts anew."""
+        """Make sure that every schedule has its tick; a schedule that was changed in the program starts anew."""
         now = self._app.clock.now_ms()
         for one in self._app.schedules.values():
-            job = one.job(one.schedule.after(now))
-            pushed = await self._client.send(push(self._queue, [job], IfExists.KEEP))
-            if pushed.jobs[0].event is Event.KEPT and await self._is_outdated(one):
-                await self._client.send(push(self._queue, [job], IfExists.REPLACE))
+            tick = one.tick(one.schedule.after(now))
+            pushed = await self._client.send(push(self._queue, [tick.job(one.name)], IfExists.KEEP))
+            if pushed.jobs[0].event is not Event.KEPT:
+                continue
+            kept = await self._kept(one.name)
+            if not one.declares(kept):
+                changed = replace(tick, paused=kept is not None and kept.paused)
+                await self._client.send(push(self._queue, [changed.job(one.name)], IfExists.REPLACE))
                 log.info("schedule_changed", extra={"schedule": one.name})
 
     async def replant(self) -> None:
         """Bring back ticks that are gone. Leaves others alone: they may be a newer program's."""
         now = self._app.clock.now_ms()
-        jobs = [one.job(one.schedule.after(now)) for one in self._app.schedules.values()]
+        jobs = [one.tick(one.schedule.after(now)).job(one.name) for one in self._app.schedules.values()]
         for call in bulk(self._queue, jobs):
             await self._client.send(call)
 
-    async def _is_outdated(self, one: Recurring) -> bool:
+    async def _kept(self, name: str) -> Tick | None:
         try:
-            kept = await self._client.queue(TICKS).get(one.name)
+            job = await self._client.queue(TICKS).get(name)
         except JobNotFound:
-            return True
-        return kept.state is State.DEAD or one.planned_run(kept.body) is None
+            return None
+        return None if job.state is State.DEAD else read_tick(job.body)
 
     async def _try_handle(self, delivery: Delivery) -> None:
-        """Handle a tick. One that is refused, because its queue is full for example, waits without holding up the
-        others. Raises StoreUnavailable.
+        """Handle a tick. A run that is refused, because its queue is full for example, waits without delaying other
+        schedules. Raises StoreUnavailable.
         """
         name = delivery.lease.id
         try:
@@ -166,24 +141,19 @@ class Scheduler:
                 await self._client.release(delivery, delay=PAUSE_S, error=str(error))
 
     async def handle(self, delivery: Delivery) -> None:
-        """Push what the tick stands for, then put it back: a crash in between repeats and loses nothing. Raises
-        LeaseLost if the tick was replaced or its lease has lapsed; then it is not put back.
+        """Push the runs of a tick, then put it back: a crash in between repeats and loses nothing. Raises LeaseLost if
+        the tick was replaced or its lease has expired; then it is not put back.
         """
         one = self._app.schedules.get(delivery.lease.id)
-        planned = None if one is None else one.planned_run(delivery.body)
-        if one is None or planned is None:
+        tick = read_tick(delivery.body)
+        if one is None or tick is None or not one.declares(tick):
             await self._client.release(delivery, delay=PAUSE_S, error="no such schedule in this program")
             return
-        todo = plan(one.schedule, one.missed, planned, self._app.clock.now_ms())
+        todo = tick.plan(self._app.clock.now_ms())
         for run_at in todo.runs:
-            await self._push_run(one, run_at)
-        following = Finish(delivery.lease, [one.job(todo.next_at)])
-        for answer in await self._client.send(finish(self._queue, [following])):
+            outgoing = renamed(one.task.prepare(None, run_at, (), {}), run_id(one.name, run_at))
+            await self._client.send(push(outgoing.queue, [outgoing.job], IfExists.KEEP, run_mark(one.name, run_at)))
+        following = tick.following(todo.next_at, todo.runs[-1] if todo.runs else tick.last_at)
+        for answer in await self._client.send(finish(self._queue, [Finish(delivery.lease, [following.job(one.name)])])):
             if isinstance(answer, DuetimeError):
                 raise answer
-
-    async def _push_run(self, one: Recurring, run_at: int) -> None:
-        name = f"{one.name}@{run_at}"
-        outgoing = renamed(one.task.prepare(None, run_at, (), {}), name)
-        mark = Mark(name, name.encode(), MARK_LIFE_MS)
-        await self._client.send(push(outgoing.queue, [outgoing.job], IfExists.KEEP, mark))

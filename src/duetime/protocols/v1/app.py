@@ -261,7 +261,8 @@ class V1App:
     def _queue_path(self, endpoint: Endpoint, names: Sequence[str], key: tuple[str, bytes], scope: Scope) -> QueuePath:
         if not names:
             return _path_in(_read_query(scope["query_string"], endpoint.route.query))
-        queue_path = _check_names(names)
+        is_schedule = "{schedule}" in endpoint.route.path
+        queue_path = _schedule_path(*names) if is_schedule else _check_names(names)
         if not queue_path.job_id:
             # Producers and consumers use the same few addresses, so their names are checked once and remembered.
             if len(self._known) >= MAX_KNOWN:
@@ -302,6 +303,11 @@ async def _settle(settle: Callable[[bool], Awaitable[None]], is_received: bool) 
         await settle(is_received)
     except DuetimeError as error:
         log.warning("settle_failed", extra={"error": error.code, "received": is_received})
+
+
+def _schedule_path(namespace: str, name: str) -> QueuePath:
+    """A schedule may have any name that a job may have as its id."""
+    return QueuePath(Queue(check_namespace(namespace), ""), check_id(name))
 
 
 def _check_names(names: Sequence[str]) -> QueuePath:

@@ -65,6 +65,24 @@ TOPIC = m.TopicOut(
 )
 
 
+SCHEDULE = m.ScheduleOut(
+    namespace="shop",
+    name="nightly-report",
+    schedule="cron 0 3 * * * Europe/Berlin",
+    queue="reports",
+    task="shop.report",
+    missed="last",
+    overlap="skip",
+    paused=False,
+    declared=False,
+    next_at=NOW + 60 * MINUTE,
+    last_at=NOW - 60 * MINUTE,
+    last_id=f"nightly-report@{NOW - 60 * MINUTE}",
+    last_state="",
+    arguments={"kind": Raw(b'"short"')},
+)
+
+
 def _moved(event: Event, due_at: int = 0, reason: str = "") -> m.ResultOut:
     return m.ResultOut(Moved(event, "welcome-17", NOW, 1, due_at, reason))
 
@@ -269,4 +287,22 @@ EXAMPLES: Mapping[str, Example] = {
         ACCEPTED,
         m.AddIn(id="welcome-17", body=Raw(b'{"to":"ann"}')),
     ),
+    "list_schedules": Example({200: "every schedule of the namespace, by name"}, m.SchedulesOut([SCHEDULE])),
+    "get_schedule": Example({200: "the schedule"}, SCHEDULE),
+    "put_schedule": Example(
+        {200: "the schedule as it is now"},
+        SCHEDULE,
+        m.JobScheduleIn(
+            queue="reports",
+            cron="0 3 * * *",
+            tz="Europe/Berlin",
+            task="shop.report",
+            arguments={"kind": Raw(b'"short"')},
+            overlap="skip",
+        ),
+    ),
+    "delete_schedule": Example({200: "the schedule as it was"}, SCHEDULE),
+    "run_schedule": Example({200: "the schedule; a run was pushed"}, SCHEDULE),
+    "pause_schedule": Example({200: "the schedule as it is now"}, SCHEDULE),
+    "resume_schedule": Example({200: "the schedule as it is now"}, SCHEDULE),
 }

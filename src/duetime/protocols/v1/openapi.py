@@ -67,6 +67,11 @@ PATH_PARAMETERS: Mapping[str, Document] = {
         "schema": {"type": "string", "pattern": NAME_PATTERN},
         "example": "mail",
     },
+    "schedule": {
+        "description": "the name of the schedule, percent-encoded",
+        "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID},
+        "example": "nightly-report",
+    },
     "id": {
         "description": "the job's id, percent-encoded; %2F is a slash in it",
         "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID},
@@ -83,6 +88,11 @@ BETWEEN_FIELDS: Mapping[str, Document] = {
     "RescheduleIn": ONE_TIME,
     "WhenIn": ONE_TIME,
     "AckIn": {"oneOf": [{"required": ["lease"]}, {"required": ["leases"]}]},
+    "JobScheduleIn": {
+        "oneOf": [{"required": ["every"]}, {"required": ["cron"]}],
+        "allOf": [ONE_BODY, *({"not": {"required": ["task", body]}} for body in ("body", "body_b64"))],
+        "dependentRequired": {"arguments": ["task"]},
+    },
     "AddIn": {"not": {"required": ["due_at", "fix_time"]}},
 }
 """Rules between the fields of a message, which a type cannot say."""

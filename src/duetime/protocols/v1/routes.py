@@ -27,6 +27,8 @@ from duetime.model.errors import (
     MarkMismatch,
     NoAnswer,
     QueueFull,
+    ScheduleDeclared,
+    ScheduleNotFound,
     StoreFull,
     TopicExists,
     TopicNotFound,
@@ -35,7 +37,7 @@ from duetime.model.errors import (
 from duetime.model.job import QueueTotals
 from duetime.protocols.rate_limits import Side
 from duetime.protocols.tokens import Access
-from duetime.protocols.v1 import administration, consumers, producers, topics, views
+from duetime.protocols.v1 import administration, consumers, producers, schedules, topics, views
 from duetime.protocols.v1.request import CallQuery, DueQuery, Handler, ListQuery, QueuesQuery, V1Operation
 from duetime.stores.base import QueueRules
 from duetime.wire import messages as m
@@ -47,6 +49,8 @@ JOB = QUEUE + "/jobs/{id}"
 
 TOPICS = NAMESPACE + "/topics"
 TOPIC = TOPICS + "/{topic}"
+SCHEDULES = NAMESPACE + "/schedules"
+SCHEDULE = SCHEDULES + "/{schedule}"
 
 Errors = tuple[type[DuetimeError], ...]
 
@@ -107,6 +111,7 @@ RESULTS = {200: m.ResultsOut}
 DELIVERIES = {200: m.DeliveriesOut}
 RULES = {200: QueueRules}
 ONE_TOPIC = {200: m.TopicOut}
+ONE_SCHEDULE = {200: m.ScheduleOut}
 
 # fmt: off
 ROUTES: tuple[Route, ...] = (
@@ -204,5 +209,20 @@ ROUTES: tuple[Route, ...] = (
           m.SampleIn, refuses=(TopicNotFound,), optional=True),
     Route("POST", TOPIC + "/jobs", "add_job", "Add a job to a topic", W, topics.add_job, PUSHED, m.AddIn,
           refuses=(InvalidId, InvalidTime, BodyTooLarge, QueueFull, StoreFull, TopicNotFound, TopicOffline)),
+
+    Route("GET", SCHEDULES, "list_schedules", "All schedules of a namespace", R, schedules.list_schedules,
+          {200: m.SchedulesOut}),
+    Route("GET", SCHEDULE, "get_schedule", "A schedule", R, schedules.get_schedule, ONE_SCHEDULE,
+          refuses=(InvalidId, ScheduleNotFound)),
+    Route("PUT", SCHEDULE, "put_schedule", "Make or replace a schedule", A, schedules.put_schedule, ONE_SCHEDULE,
+          m.JobScheduleIn, refuses=(InvalidId, InvalidTime, BodyTooLarge, QueueFull, StoreFull, ScheduleDeclared)),
+    Route("DELETE", SCHEDULE, "delete_schedule", "Remove a schedule", A, schedules.delete_schedule, ONE_SCHEDULE,
+          refuses=(InvalidId, ScheduleNotFound)),
+    Route("POST", SCHEDULE + "/run", "run_schedule", "Run a schedule now", A, schedules.run_schedule, ONE_SCHEDULE,
+          refuses=(InvalidId, ScheduleNotFound, QueueFull, TopicOffline, StoreFull)),
+    Route("POST", SCHEDULE + "/pause", "pause_schedule", "Start no runs until it is resumed", A,
+          schedules.pause_schedule, ONE_SCHEDULE, refuses=(InvalidId, ScheduleNotFound, StoreFull)),
+    Route("POST", SCHEDULE + "/resume", "resume_schedule", "Go on with the next run", A, schedules.resume_schedule,
+          ONE_SCHEDULE, refuses=(InvalidId, ScheduleNotFound, StoreFull)),
 )
 # fmt: on

@@ -1,7 +1,7 @@
-"""When a recurring task runs: every so often, or by a cron expression in a time zone. Pure.
+"""When a schedule runs: at an interval, or by a cron expression in a time zone.
 
-The runs of a schedule are instants that follow from the schedule alone, so that all processes agree on them by
-themselves: `every("1h")` runs at whole hours since the epoch, not an hour after the first process started.
+The instants of the runs follow from the schedule alone, so that all processes agree on them: `every("1h")` runs at
+whole hours since the epoch, not an hour after the first process started.
 """
 
 from collections.abc import Iterator
@@ -16,17 +16,20 @@ from cronsim import CronSim, CronSimError
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import InvalidRequest
 
-Missed = Literal["skip", "once", "all"]
-"""What happens to runs that nobody was there for: none of them, the last one, or each."""
+Missed = Literal["last", "all", "none"]
+"""Which runs are made up for that were due while nothing ran schedules."""
+
+Overlap = Literal["allow", "skip"]
+"""What happens to a run while the job of the last run is unfinished."""
 
 LEAST_MS = 1_000
 MAX_CRON = 255
-"""The longest cron expression; the console says such an expression in words."""
+"""The longest cron expression; the console explains it in words."""
 UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 GRACE_MS = 60_000
 """A run that is late by less than this was not missed."""
 MOST_RUNS = 100
-"""Missed runs that are caught up on in one step, well within the lease of a tick."""
+"""Missed runs that are pushed in one step, well within the lease of a tick."""
 
 
 class Schedule(Protocol):
@@ -65,8 +68,8 @@ class Every:
 
 @dataclass(frozen=True)
 class Cron:
-    """Five fields. When clocks are put forward, a run in the missing hour comes at its end; when they are put back, a
-    run at a fixed hour comes once.
+    """Five fields. When clocks are put forward, a run in the missing hour happens at its end; when they are put back,
+    a run at a fixed hour happens once.
     """
 
     expression: str
@@ -113,6 +116,17 @@ def cron(expression: str, tz: str = "UTC") -> Cron:
     return schedule
 
 
+def parse(text: str) -> Schedule:
+    """The inverse of `Schedule.text`. Raises InvalidRequest, InvalidTime."""
+    kind, _, rest = text.partition(" ")
+    if kind == "every":
+        return every(rest)
+    expression, _, zone = rest.rpartition(" ")
+    if kind == "cron":
+        return cron(expression, zone)
+    raise InvalidRequest(f"schedule must be `every INTERVAL` or `cron EXPRESSION TIMEZONE`, got {text!r}")
+
+
 @dataclass(frozen=True)
 class SchedulePlan:
     """What to do at a tick: which runs to push now, and when the next tick is."""
@@ -131,9 +145,9 @@ def plan(schedule: Schedule, missed: Missed, planned: int, now: int) -> Schedule
             if len(runs) > MOST_RUNS:
                 return SchedulePlan(tuple(runs[:MOST_RUNS]), runs[MOST_RUNS])
             return SchedulePlan(tuple(runs), schedule.after(now))
-        case "once":
+        case "last":
             return SchedulePlan((schedule.until(now),), schedule.after(now))
-        case "skip":
+        case "none":
             last = schedule.until(now)
             return SchedulePlan((last,) if now - last < GRACE_MS else (), schedule.after(now))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duetime.model.errors import InvalidRequest
-from duetime.worker.schedules import MOST_RUNS, Missed, Schedule, SchedulePlan, cron, every, plan
+from duetime.model.schedules import MOST_RUNS, Missed, Schedule, SchedulePlan, cron, every, plan
 
 HOUR = 3_600_000
 INSTANTS = st.integers(0, 4_000_000_000_000)
@@ -52,14 +52,14 @@ def test_runs_are_the_same_from_both_sides(now: int, schedule: Schedule) -> None
 
 @pytest.mark.parametrize(
     ("missed", "runs"),
-    [("once", (9,)), ("all", (6, 7, 8, 9)), ("skip", ())],
+    [("last", (9,)), ("all", (6, 7, 8, 9)), ("none", ())],
 )
 def test_what_becomes_of_missed_runs(missed: Missed, runs: tuple[int, ...]) -> None:
     found = plan(every("1h"), missed, 6 * HOUR, 9 * HOUR + HOUR // 2)
     assert found == SchedulePlan(tuple(run * HOUR for run in runs), 10 * HOUR)
 
 
-@pytest.mark.parametrize("missed", ["once", "all", "skip"])
+@pytest.mark.parametrize("missed", ["last", "all", "none"])
 def test_a_tick_in_time_runs_once_whatever_is_said_of_missed_ones(missed: Missed) -> None:
     assert plan(every("1h"), missed, 6 * HOUR, 6 * HOUR + 40) == SchedulePlan((6 * HOUR,), 7 * HOUR)
     assert plan(every("1h"), missed, 6 * HOUR, 6 * HOUR - 40) == SchedulePlan((6 * HOUR,), 7 * HOUR)

@@ -1,0 +1,211 @@
+"""`duetime schedule ...`: jobs that are pushed at an interval or by a cron expression."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from duetime.cli.options import Target, parse_attributes, takes_options
+from duetime.cli.output import StateWord, body_text, moment, preview, safe
+from duetime.cli.push import PriorityWord, read_body
+from duetime.model.clock import SystemClock
+from duetime.model.errors import InvalidRequest
+from duetime.model.humanise import span
+from duetime.model.job import DEFAULT_TRIES, State
+from duetime.model.schedules import Missed, Overlap
+from duetime.wire import bodies
+from duetime.wire.messages import ScheduleOut
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
+
+
+@takes_options
+def list_schedules(target: Target) -> None:
+    """List the schedules of the namespace with their next and last runs.
+
+    Examples:
+        duetime schedule list
+        duetime schedule list --json
+    """
+    with target.connect() as client:
+        found = client.schedules.list_schedules()
+    now = SystemClock().now_ms()
+    columns = {
+        "name": [safe(one.name) for one in found],
+        "schedule": [safe(one.schedule) for one in found],
+        "pushes": [_pushes(one) for one in found],
+        "next run": ["paused" if one.paused else moment(one.next_at, now) for one in found],
+        "last run": [moment(one.last_at, now) if one.last_at else "-" for one in found],
+        "state": [_last_state(one) for one in found],
+        "declared by": ["a program" if one.declared else "the API" for one in found],
+    }
+    target.answer.table(_documents(found), columns, nothing=f"no schedules in {target.space}")
+
+
+@takes_options
+def show(name: NameArgument, target: Target) -> None:
+    """Show a schedule and the state of its last run.
+
+    Examples:
+        duetime schedule show nightly-report
+    """
+    with target.connect() as client:
+        found = client.schedules.get(name)
+    now = SystemClock().now_ms()
+    facts = [
+        ("schedule", found.schedule),
+        ("queue", found.queue),
+        ("task", found.task and _pushes(found)),
+        ("body", body_text(_body(found))),
+        ("next run", "paused" if found.paused else moment(found.next_at, now)),
+        ("last run", f"{moment(found.last_at, now)}, {found.last_id}, {_last_state(found)}" if found.last_at else ""),
+        ("missed", found.missed),
+        ("overlap", found.overlap),
+        ("tries", str(found.tries or "unlimited")),
+        ("priority", found.priority),
+        ("expires", f"{span(found.ttl_ms)} after the push" if found.ttl_ms else ""),
+        *((f"@{name}", value) for name, value in found.attributes.items()),
+        ("declared", "by a program" if found.declared else ""),
+    ]
+    text = "\n".join([found.name, *(f"  {name:<9} {value}" for name, value in facts if value)])
+    target.answer.show(_documents([found])[0], safe(text))
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """When a schedule runs, and the job that it pushes."""
+
+    queue: Annotated[str, typer.Option(metavar="QUEUE", help="The queue of the jobs.")]
+    every: Annotated[str | None, typer.Option(metavar="DURATION", help="The interval: 15m, 1h, 1d.")] = None
+    cron: Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Five fields: '0 9 * * mon-fri'.")] = None
+    tz: Annotated[str, typer.Option(metavar="ZONE", help="The time zone of --cron, such as Asia/Shanghai.")] = "UTC"
+    task: Annotated[str | None, typer.Option(metavar="NAME", help="The task that workers run.")] = None
+    arguments: Annotated[str | None, typer.Option(metavar="JSON", help="The arguments of the task, an object.")] = None
+    body: Annotated[str | None, typer.Option(metavar="BODY", help="The body of a job without a task; - is stdin.")] = (
+        None
+    )
+    missed: Annotated[
+        Missed, typer.Option(help="Which runs are made up for that were due while no server or worker ran.")
+    ] = "last"
+    overlap: Annotated[Overlap, typer.Option(help="skip: no run while the job of the last run is unfinished.")] = (
+        "allow"
+    )
+    ttl: Annotated[str, typer.Option(metavar="DURATION", help="Drop a job that is not done in time; 0: never.")] = "0"
+    tries: Annotated[int, typer.Option(min=0, metavar="N", help="Deliveries allowed; 0: unlimited.")] = DEFAULT_TRIES
+    priority: Annotated[PriorityWord, typer.Option(help="Who goes first among ready jobs.")] = PriorityWord.NORMAL
+    attribute: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="A header of the jobs; repeatable.")] = (
+        field(default_factory=list[str])
+    )
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            name: getattr(self, name) for name in ("queue", "tz", "missed", "overlap", "ttl", "tries", "priority")
+        }
+        fields["attributes"] = dict(parse_attributes(self.attribute))
+        given = {"every": self.every, "cron": self.cron, "task": self.task}
+        fields |= {name: value for name, value in given.items() if value is not None}
+        if self.body is not None:
+            fields["body"] = read_body(self.body)
+        if self.arguments is not None:
+            try:
+                fields["arguments"] = msgspec.json.decode(self.arguments, type=dict[str, Any])
+            except msgspec.DecodeError:
+                raise InvalidRequest(f"--arguments must be a JSON object, got {self.arguments!r}") from None
+        return fields
+
+
+@takes_options
+def add(name: NameArgument, options: ScheduleOptions, target: Target) -> None:
+    """Add a schedule, or replace the one of this name.
+
+    The servers of the store run it, and workers that use the store directly: each run is pushed exactly once.
+
+    Examples:
+        duetime schedule add rates --every 15m --queue rates --body refresh --overlap skip
+        duetime schedule add report --cron '0 9 * * mon-fri' --tz Asia/Shanghai --queue mail --task shop.report
+    """
+    with target.connect() as client:
+        _answer(target, client.schedules.put(name, **options.fields()))
+
+
+@takes_options
+def pause(name: NameArgument, target: Target) -> None:
+    """Start no runs of a schedule until it is resumed.
+
+    Examples:
+        duetime schedule pause nightly-report
+    """
+    with target.connect() as client:
+        _answer(target, client.schedules.pause(name))
+
+
+@takes_options
+def resume(name: NameArgument, target: Target) -> None:
+    """Go on with the next run of a paused schedule.
+
+    Runs during the pause are not made up for.
+
+    Examples:
+        duetime schedule resume nightly-report
+    """
+    with target.connect() as client:
+        _answer(target, client.schedules.resume(name))
+
+
+@takes_options
+def run(name: NameArgument, target: Target) -> None:
+    """Run a schedule now, in addition to its regular runs.
+
+    Examples:
+        duetime schedule run nightly-report
+    """
+    with target.connect() as client:
+        found = client.schedules.run(name)
+    pushed = "a worker will push the run" if found.declared else f"pushed {safe(found.last_id)} to {found.queue}"
+    target.answer.show(_documents([found])[0], f"{safe(found.name)}: {pushed}")
+
+
+@takes_options
+def remove(name: NameArgument, target: Target) -> None:
+    """Remove a schedule; jobs that it has pushed stay.
+
+    A schedule that a program declares comes back with the next worker of the program.
+
+    Examples:
+        duetime schedule remove nightly-report
+    """
+    with target.connect() as client:
+        found = client.schedules.delete(name)
+    target.answer.show(_documents([found])[0], f"{safe(found.name)} removed")
+
+
+def _answer(target: Target, found: ScheduleOut) -> None:
+    due = "paused" if found.paused else f"next run {moment(found.next_at, SystemClock().now_ms())}"
+    target.answer.show(_documents([found])[0], safe(f"{found.name}: {found.schedule}, {due}"))
+
+
+def _documents(found: Sequence[ScheduleOut]) -> list[dict[str, Any]]:
+    return [
+        {name: None if value is msgspec.UNSET else value for name, value in msgspec.structs.asdict(one).items()}
+        for one in found
+    ]
+
+
+def _body(one: ScheduleOut) -> bytes:
+    return bodies.read(one.body, one.body_b64)
+
+
+def _pushes(one: ScheduleOut) -> str:
+    """A task with its arguments, or a queue with a body."""
+    if one.task:
+        arguments = ", ".join(f"{name}={bytes(value).decode()}" for name, value in one.arguments.items())
+        return safe(f"{one.task}({arguments})")
+    return safe(f"{one.queue}: {preview(_body(one))}")
+
+
+def _last_state(one: ScheduleOut) -> str:
+    if not one.last_at:
+        return "-"
+    return StateWord.of(State(one.last_state)) if one.last_state else "finished"

@@ -1,0 +1,49 @@
+"""Schedules through the SDK: jobs that are pushed at an interval or by a cron expression.
+
+    await client.schedules.put("nightly-report", queue="reports", cron="0 3 * * *", task="shop.report")
+    await client.schedules.put("rates", queue="rates", every="15m", body=b"refresh", overlap="skip")
+
+Fields are those of `JobScheduleIn`. The servers of the pool run them, and workers that use the store directly.
+"""
+
+from typing import Any
+
+from duetime.client import schedule_calls
+from duetime.client.async_client import AsyncClient
+from duetime.wire.messages import ScheduleOut
+
+
+class AsyncSchedules:
+    """The schedules of a client's namespace, also those that programs with tasks declare."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._send = client.send
+        self._namespace = client.namespace
+
+    async def list_schedules(self) -> list[ScheduleOut]:
+        """All schedules of the namespace by name."""
+        return await self._send(schedule_calls.list_schedules(self._namespace))
+
+    async def get(self, name: str) -> ScheduleOut:
+        """One schedule. Raises ScheduleNotFound."""
+        return await self._send(schedule_calls.get(self._namespace, name))
+
+    async def put(self, name: str, **fields: Any) -> ScheduleOut:
+        """Make a schedule, or replace the one of this name. Raises InvalidRequest, InvalidTime, ScheduleDeclared."""
+        return await self._send(schedule_calls.put(self._namespace, name, schedule_calls.schedule_in(fields)))
+
+    async def delete(self, name: str) -> ScheduleOut:
+        """Remove a schedule; jobs of its runs stay. Raises ScheduleNotFound."""
+        return await self._send(schedule_calls.delete(self._namespace, name))
+
+    async def run(self, name: str) -> ScheduleOut:
+        """Run a schedule now, apart from its times. Raises ScheduleNotFound."""
+        return await self._send(schedule_calls.run(self._namespace, name))
+
+    async def pause(self, name: str) -> ScheduleOut:
+        """Start no runs until it is resumed. Raises ScheduleNotFound."""
+        return await self._send(schedule_calls.pause(self._namespace, name))
+
+    async def resume(self, name: str) -> ScheduleOut:
+        """Go on with the next run; runs during the pause are not made up for. Raises ScheduleNotFound."""
+        return await self._send(schedule_calls.resume(self._namespace, name))

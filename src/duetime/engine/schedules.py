@@ -1,0 +1,391 @@
+"""Schedules: jobs that are pushed again and again, at an interval or by a cron expression.
+
+A schedule is one job, its *tick*, due at the next run; the body of the tick is the schedule. Whoever leases a due tick
+pushes the job of the run, and then replaces the tick by the next one in the step that acks it. The job of a run has
+the id `name@instant` and a mark that outlives it, so two processes that see one tick, or one that dies in between, push
+it once. The body holds the instant of the run, because the due time of a tick moves when its lease expires.
+
+There are two kinds. The ticks of schedules that an App declares are in the queue `duetime.recurring` of its namespace;
+its workers run them, because only they know the task (`worker/recurring.py`). The ticks of schedules that were made
+with the API are in one queue per pool, `SCHEDULES`; a `ScheduleRunner` in every server, and in every worker that uses
+the store directly, runs them. `Schedules` is what the API, the console and the SDK call; it shows both kinds alike.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
+
+from duetime.engine.duties import Rounds, run_duty
+from duetime.model.clock import MAX_INSTANT, Clock, SystemClock, duration_ms
+from duetime.model.errors import DuetimeError, InvalidRequest, LeaseLost, ScheduleDeclared, ScheduleNotFound
+from duetime.model.job import DEFAULT_TRIES, MAX_BODY, Delivery, IfExists, Job, NewJob, Priority, State, check_job
+from duetime.model.names import MAX_ID, Queue, check_id, check_queue
+from duetime.model.schedules import Missed, Overlap, SchedulePlan, cron, every, parse, plan
+from duetime.stores.base import Finish, Mark
+from duetime.wire import bodies
+from duetime.wire.convert import priority_out
+from duetime.wire.messages import JobScheduleIn, ScheduleOut
+from duetime.wire.payload import TICKS, Payload, write
+
+if TYPE_CHECKING:
+    from duetime.engine.engine import Engine
+    from duetime.engine.pools import Pools
+
+log = logging.getLogger("duetime.schedules")
+
+SCHEDULES = Queue("duetime", "duetime.schedules")
+"""The ticks of all schedules of a pool that were made with the API. The id of a tick is `namespace/name`."""
+TTR_MS = 30_000
+POLL_S = 2.0
+"""How long a runner rests if no tick is due earlier: schedules that other processes make are found this late."""
+PAUSE_MS = 5_000
+"""How long a tick waits whose run was refused."""
+MARK_LIFE_MS = 7 * 86_400_000
+MAX_SCHEDULE_NAME = MAX_ID - len("@1700000000000")
+TICK_STATES = (State.LEASED, State.READY, State.DELAYED)
+
+
+class Tick(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The body of a tick. `run_at` is the first run that it is for, `last_at` the last run that was pushed.
+    `asked_at` is a run that somebody asked for, apart from the schedule. `body` of a task are its arguments.
+    """
+
+    schedule: str
+    missed: Missed
+    queue: str
+    run_at: int
+    task: str = ""
+    namespace: str = ""
+    name: str = ""
+    body: bytes = b""
+    ttl_ms: int = 0
+    tries: int = DEFAULT_TRIES
+    priority: Priority = Priority.NORMAL
+    attributes: dict[str, str] = {}
+    overlap: Overlap = "allow"
+    paused: bool = False
+    last_at: int = 0
+    asked_at: int = 0
+
+    def job(self, tick_id: str) -> NewJob:
+        """The tick as a job. A paused one is never due."""
+        due_at = MAX_INSTANT if self.paused else self.asked_at or self.run_at
+        return NewJob(tick_id, msgspec.json.encode(self), due_at=due_at, tries=0)
+
+    def plan(self, now: int) -> SchedulePlan:
+        """The runs to push now, oldest first, and the next run."""
+        if self.asked_at:
+            return SchedulePlan((self.asked_at,), self.run_at)
+        return plan(parse(self.schedule), self.missed, self.run_at, now)
+
+    def following(self, next_at: int, last_at: int) -> "Tick":
+        """The tick after this one was handled."""
+        return structs.replace(self, run_at=next_at, last_at=last_at, asked_at=0)
+
+
+def read_tick(body: bytes) -> Tick | None:
+    """None if the body is not a tick: anybody may push to the queue of the ticks of a namespace."""
+    try:
+        return msgspec.json.decode(body, type=Tick)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def run_id(name: str, run_at: int) -> str:
+    return f"{name}@{run_at}"
+
+
+def run_mark(name: str, run_at: int) -> Mark:
+    job_id = run_id(name, run_at)
+    return Mark(job_id, job_id.encode(), MARK_LIFE_MS)
+
+
+# --- the service
+
+
+class Schedules:
+    """The schedules of the namespaces of one engine, for the API, the console and the SDK.
+
+    Schedules that an App declares are listed, paused, resumed, run and removed like others; `put` refuses to change
+    them. One that is removed comes back with the next worker that declares it.
+    """
+
+    def __init__(self, engine: "Engine", clock: Clock | None = None) -> None:
+        self._engine = engine
+        self._clock = clock or SystemClock()
+
+    async def list_schedules(self, namespace: str) -> list[ScheduleOut]:
+        """All schedules of the namespace by name."""
+        found = [
+            await self._show(job, tick, namespace)
+            for queue in (SCHEDULES, Queue(namespace, TICKS))
+            async for job, tick in self._ticks(queue)
+            if queue != SCHEDULES or tick.namespace == namespace
+        ]
+        return sorted(found, key=lambda one: one.name)
+
+    async def get(self, namespace: str, name: str) -> ScheduleOut:
+        """Raises ScheduleNotFound."""
+        return await self._show(*await self._find(namespace, name), namespace)
+
+    async def put(self, namespace: str, name: str, message: JobScheduleIn) -> ScheduleOut:
+        """Make a schedule, or replace the one of this name; a paused one stays paused. Repeatable. Raises
+        InvalidRequest, InvalidTime, ScheduleDeclared.
+        """
+        tick_id = f"{namespace}/{name}"
+        if len(name) > MAX_SCHEDULE_NAME or len(tick_id) > MAX_ID:
+            raise InvalidRequest(
+                f"schedule name must have at most {MAX_SCHEDULE_NAME} characters, and at most {MAX_ID - 1} together "
+                f"with its namespace, got {name!r}"
+            )
+        tick = self._tick(namespace, check_id(name), message)
+        try:
+            job, before = await self._find(namespace, name)
+        except ScheduleNotFound:
+            pass
+        else:
+            if job.queue != SCHEDULES:
+                raise ScheduleDeclared(f"schedule {name!r} is declared by a program: change it there")
+            # A run that is due in this moment must not get lost because an equal schedule was put again.
+            run_at = before.run_at if before.schedule == tick.schedule else tick.run_at
+            tick = structs.replace(tick, run_at=run_at, paused=before.paused, last_at=before.last_at)
+        return await self._replace(SCHEDULES, tick_id, tick, namespace)
+
+    async def delete(self, namespace: str, name: str) -> ScheduleOut:
+        """Remove a schedule; jobs of its runs stay. Answers the schedule as it was. Raises ScheduleNotFound."""
+        job, tick = await self._find(namespace, name)
+        shown = await self._show(job, tick, namespace)
+        await self._engine.cancel(job.queue, [job.id])
+        return shown
+
+    async def run(self, namespace: str, name: str) -> ScheduleOut:
+        """Run a schedule now, apart from its times and even if it is paused. Raises ScheduleNotFound."""
+        job, tick = await self._find(namespace, name)
+        now = self._clock.now_ms()
+        if job.queue == SCHEDULES:
+            await push_run(self._engine, tick, now)
+            return await self._replace(job.queue, job.id, structs.replace(tick, last_at=now), namespace)
+        if tick.paused:
+            raise InvalidRequest(f"schedule {name!r} is declared by a program and paused: resume it first")
+        # Only a worker of the program knows how to make the job.
+        return await self._replace(job.queue, job.id, structs.replace(tick, asked_at=now), namespace)
+
+    async def pause(self, namespace: str, name: str) -> ScheduleOut:
+        """Start no runs until it is resumed. Raises ScheduleNotFound."""
+        job, tick = await self._find(namespace, name)
+        return await self._replace(job.queue, job.id, structs.replace(tick, paused=True), namespace)
+
+    async def resume(self, namespace: str, name: str) -> ScheduleOut:
+        """Go on with the next run; runs during the pause are not made up for. Raises ScheduleNotFound."""
+        job, tick = await self._find(namespace, name)
+        if tick.paused:
+            run_at = parse(tick.schedule).after(self._clock.now_ms())
+            tick = structs.replace(tick, paused=False, run_at=run_at)
+        return await self._replace(job.queue, job.id, tick, namespace)
+
+    def _tick(self, namespace: str, name: str, message: JobScheduleIn) -> Tick:
+        if (message.every is UNSET) == (message.cron is UNSET):
+            raise InvalidRequest("schedule must have either `every` or `cron`")
+        chosen = every(message.every) if message.every is not UNSET else cron(message.cron or "", message.tz)
+        body = bodies.read(message.body, message.body_b64)
+        if message.task is UNSET and message.arguments is not UNSET:
+            raise InvalidRequest("`arguments` must come with a `task`")
+        if message.task is not UNSET:
+            if (message.body, message.body_b64) != (UNSET, UNSET):
+                raise InvalidRequest.not_both("task", "body")
+            body = msgspec.json.encode({} if message.arguments is UNSET else message.arguments)
+        tick = Tick(
+            namespace=namespace,
+            name=name,
+            schedule=chosen.text,
+            run_at=chosen.after(self._clock.now_ms()),
+            queue=check_queue(namespace, message.queue).name,
+            task="" if message.task is UNSET else message.task,
+            body=body,
+            ttl_ms=duration_ms(message.ttl),
+            tries=message.tries,
+            priority=Priority[message.priority.upper()],
+            attributes=message.attributes,
+            missed=message.missed,
+            overlap=message.overlap,
+        )
+        check_job(run_job(tick, tick.run_at), max_body=MAX_BODY)
+        return tick
+
+    async def _find(self, namespace: str, name: str) -> tuple[Job, Tick]:
+        check_id(name)
+        for queue, tick_id in ((SCHEDULES, f"{namespace}/{name}"), (Queue(namespace, TICKS), name)):
+            [job] = await self._engine.store.get(queue, [tick_id]) if len(tick_id) <= MAX_ID else [None]
+            tick = None if job is None or job.state is State.DEAD else read_tick(job.body)
+            if job is not None and tick is not None:
+                return job, tick
+        raise ScheduleNotFound(f"there is no schedule {name!r} in {namespace}", name=name)
+
+    async def _ticks(self, queue: Queue) -> AsyncIterator[tuple[Job, Tick]]:
+        for state in TICK_STATES:
+            cursor: str | None = None
+            while True:
+                page = await self._engine.store.list_jobs(queue, state, cursor=cursor)
+                for job in page.jobs:
+                    tick = read_tick(job.body)
+                    if tick is not None:
+                        yield job, tick
+                cursor = page.cursor
+                if cursor is None:
+                    break
+
+    async def _replace(self, queue: Queue, tick_id: str, tick: Tick, namespace: str) -> ScheduleOut:
+        """A process that is running the old tick loses its lease, and cannot put it back."""
+        await self._engine.push(queue, [tick.job(tick_id)], if_exists=IfExists.REPLACE)
+        [job] = await self._engine.store.get(queue, [tick_id])
+        if job is None:
+            raise ScheduleNotFound(f"schedule {tick_id!r} was removed meanwhile")
+        return await self._show(job, read_tick(job.body) or tick, namespace)
+
+    async def _show(self, job: Job, tick: Tick, namespace: str) -> ScheduleOut:
+        name = tick.name or job.id
+        last_id = run_id(name, tick.last_at) if tick.last_at else ""
+        last = None
+        if last_id:
+            [last] = await self._engine.store.get(Queue(namespace, tick.queue), [last_id])
+        body, body_b64 = (UNSET, UNSET) if tick.task else bodies.write(tick.body)
+        return ScheduleOut(
+            namespace=namespace,
+            name=name,
+            schedule=tick.schedule,
+            queue=tick.queue,
+            task=tick.task,
+            missed=tick.missed,
+            overlap=tick.overlap,
+            paused=tick.paused,
+            declared=job.queue != SCHEDULES,
+            next_at=0 if tick.paused else tick.asked_at or tick.run_at,
+            last_at=tick.last_at,
+            last_id=last_id,
+            last_state=last.state if last else "",
+            arguments=msgspec.json.decode(tick.body, type=dict[str, Raw]) if tick.task and tick.body else {},
+            body=body,
+            body_b64=body_b64,
+            ttl_ms=tick.ttl_ms,
+            tries=tick.tries,
+            priority=priority_out(tick.priority),
+            attributes=tick.attributes,
+        )
+
+
+# --- runs
+
+
+def run_job(tick: Tick, run_at: int) -> NewJob:
+    """The job of one run of a schedule that was made with the API."""
+    job_id, body = run_id(tick.name, run_at), tick.body
+    if tick.task:
+        payload = Payload(
+            displayName=tick.task,
+            name=tick.task,
+            data=Raw(tick.body),
+            uuid=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{tick.namespace}/{job_id}")),
+            maxTries=tick.tries,
+            createdAt=run_at // 1000,
+        )
+        body = write(payload)
+    return NewJob(
+        job_id,
+        body,
+        due_at=run_at,
+        ttl_ms=tick.ttl_ms,
+        tries=tick.tries,
+        priority=tick.priority,
+        attributes=tick.attributes,
+    )
+
+
+async def push_run(engine: "Engine", tick: Tick, run_at: int) -> None:
+    """Repeatable: a run is pushed once."""
+    queue = Queue(tick.namespace, tick.queue)
+    await engine.push(queue, [run_job(tick, run_at)], mark=run_mark(tick.name, run_at))
+
+
+class ScheduleRunner:
+    """Runs the schedules of a pool that were made with the API. Any number of them may run on one pool."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._refused: set[str] = set()
+
+    async def run_once(self, engine: "Engine") -> float:
+        """Push the runs that are due; returns the seconds until the next look."""
+        [head] = await engine.store.heads([SCHEDULES])
+        if head is None:
+            return POLL_S
+        wait_s = (head - self._clock.now_ms()) / 1000
+        if wait_s > 0:
+            return min(wait_s, POLL_S)
+        deliveries = await engine.reserve([SCHEDULES], limit=10, ttr_ms=TTR_MS)
+        for delivery in deliveries:
+            await self._handle(engine, delivery)
+        return 0.0 if deliveries else POLL_S
+
+    async def _handle(self, engine: "Engine", delivery: Delivery) -> None:
+        """A run that is refused, because its queue is full for example, waits without delaying other schedules."""
+        tick_id = delivery.lease.id
+        tick = read_tick(delivery.body)
+        try:
+            if tick is None:
+                await engine.kill(delivery.lease, error="not a schedule")
+                return
+            await self._run(engine, delivery, tick)
+            self._refused.discard(tick_id)
+        except LeaseLost:
+            return  # it was changed meanwhile, or another process has it
+        except DuetimeError as error:
+            if tick_id not in self._refused:
+                self._refused.add(tick_id)
+                log.warning("schedule_waits", extra={"schedule": tick_id, "error": error.message})
+            with suppress(LeaseLost):
+                await engine.release(delivery.lease, delay_ms=PAUSE_MS, error=error.message)
+
+    async def _run(self, engine: "Engine", delivery: Delivery, tick: Tick) -> None:
+        """Push first, then put the tick back: a crash in between repeats and loses nothing."""
+        todo = tick.plan(self._clock.now_ms())
+        last_at = tick.last_at
+        for run_at in todo.runs:
+            if tick.overlap == "skip" and last_at and await _is_unfinished(engine, tick, last_at):
+                continue
+            await push_run(engine, tick, run_at)
+            last_at = run_at
+        following = tick.following(todo.next_at, last_at).job(delivery.lease.id)
+        [answer] = await engine.finish([Finish(delivery.lease, [following])])
+        if isinstance(answer, DuetimeError):
+            raise answer
+
+
+async def _is_unfinished(engine: "Engine", tick: Tick, run_at: int) -> bool:
+    [job] = await engine.store.get(Queue(tick.namespace, tick.queue), [run_id(tick.name, run_at)])
+    return job is not None and job.state is not State.DEAD
+
+
+class ScheduleRunners:
+    """The runners of a server process, one for each of its pools. An async context manager."""
+
+    def __init__(self, pools: "Pools") -> None:
+        self._pools = pools
+        self.loops: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "ScheduleRunners":
+        for name in self._pools.names:
+            runner = ScheduleRunner()
+            duty = Rounds(f"schedules of {name}", lambda name=name, run=runner.run_once: run(self._pools.engine(name)))
+            self.loops.append(asyncio.create_task(run_duty(duty, survives_bugs=True)))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for loop in self.loops:
+            loop.cancel()
+        await asyncio.gather(*self.loops, return_exceptions=True)

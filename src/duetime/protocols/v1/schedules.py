@@ -1,0 +1,34 @@
+"""Schedules: jobs that are pushed at an interval or by a cron expression. The name in the path is `job_id`."""
+
+from duetime.engine.schedules import Schedules
+from duetime.protocols.v1.request import NativeRequest, Reply
+from duetime.wire.messages import JobScheduleIn, SchedulesOut
+
+
+async def list_schedules(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, SchedulesOut(await Schedules(request.engine).list_schedules(request.queue.namespace)))
+
+
+async def get_schedule(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await Schedules(request.engine).get(request.queue.namespace, request.job_id))
+
+
+async def put_schedule(request: NativeRequest[JobScheduleIn, None]) -> Reply:
+    schedules = Schedules(request.engine)
+    return Reply(200, await schedules.put(request.queue.namespace, request.job_id, request.message))
+
+
+async def delete_schedule(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await Schedules(request.engine).delete(request.queue.namespace, request.job_id))
+
+
+async def run_schedule(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await Schedules(request.engine).run(request.queue.namespace, request.job_id))
+
+
+async def pause_schedule(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await Schedules(request.engine).pause(request.queue.namespace, request.job_id))
+
+
+async def resume_schedule(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await Schedules(request.engine).resume(request.queue.namespace, request.job_id))
