@@ -109,6 +109,23 @@ async def test_one_process_takes_new_settings_over_in_place(start_server: StartS
     assert server.stop()[0] == 0
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_change_of_the_settings_file_is_noticed(
+    start_server: StartServer, tmp_path: Path, workers: str
+) -> None:
+    server = start_server("--workers", workers)
+    (tmp_path / "duetime.toml").write_text("max_body = 100\n")
+    await until(lambda: "settings_reloaded" in server.log, deadline_s=ROLL_S)
+    assert push(server, "x" * 1000).status_code == 413
+    assert server.stop()[0] == 0
+
+
+def test_processes_have_names(start_server: StartServer) -> None:
+    server = start_server("--workers", "2")
+    names = [Path(f"/proc/{pid}/comm").read_text() for pid in (server.process.pid, *server.workers())]
+    assert names == ["duetime-master\n", "duetime-serving\n", "duetime-serving\n"]
+
+
 async def test_a_memory_store_keeps_its_jobs_on_hup(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server("--store", "memory:")
     (tmp_path / "duetime.toml").write_text("max_body = 100\n")

@@ -34,6 +34,15 @@ def read_settings(flags: Mapping[str, object], config: str | None) -> Settings:
     return load(flags=flags, environment=os.environ, file=file, file_name=name or FILE)
 
 
+def file_version(config: str | None) -> object:
+    """Changes when the settings file is written or replaced; None while there is none."""
+    try:
+        found = Path(config or os.environ.get(CONFIG_VARIABLE) or FILE).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 @takes_options
 def config(form: AnswerForm, config: ConfigOption = None) -> None:
     """Print the effective settings and their sources; passwords are masked.

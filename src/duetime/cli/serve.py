@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from duetime import __version__
-from duetime.cli.config import ConfigOption, read_settings
+from duetime.cli.config import ConfigOption, file_version, read_settings
+from duetime.cli.process_title import set_process_title
 from duetime.journal.options import options_of
 from duetime.model.errors import DuetimeError, InvalidSettings
 from duetime.model.logs import reopen_logs, set_up_logging
@@ -70,10 +71,12 @@ def serve(  # noqa: PLR0913, PLR0917 - each is a flag
     except ModuleNotFoundError as missing:
         raise InvalidSettings.lacks("`duetime serve`", "server", missing) from None
     set_up_logging(settings)
+    set_process_title("duetime-server" if settings.workers == 1 else "duetime-master")
     if settings.store == DEFAULT_STORE:
         _make_folder(DEFAULT_STORE)
     program = Program(
         read=lambda: read_settings(flags, config),
+        file_version=lambda: file_version(config),
         announce=announce,
         set_up_logging=set_up_logging,
         reopen_logs=reopen_logs,

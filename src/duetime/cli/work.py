@@ -21,6 +21,7 @@ import typer
 
 from duetime.cli.config import read_settings
 from duetime.cli.options import takes_options
+from duetime.cli.process_title import set_process_title
 from duetime.model.backoff import parse
 from duetime.model.clock import duration_ms
 from duetime.model.errors import DuetimeError, InvalidSettings
@@ -104,6 +105,7 @@ def work(
     """
     if reload and RELOADED not in os.environ:
         raise typer.Exit(run_reloading(Path.cwd()))
+    set_process_title("duetime-work")
     loaded = _load(app)
     pool = what.pool or choose_pool(loaded.tasks.values())
     named = tuple(name for name in what.queue.split(",") if name)

@@ -22,6 +22,7 @@ SYSTEMD_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """For the process that systemd started, not for its children."""
 
 SEND_TIMEOUT_S = 0.5
+CHECK_FILE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,12 @@ class Started:
 class Program:
     """`read` reads the settings anew and raises InvalidSettings; `announce` is called once, when everything is up.
 
-    `worker_command` starts a worker process; the number of its end of the control channel is appended.
+    `file_version` changes when the settings file does. `worker_command` starts a worker process; the number of its end
+    of the control channel is appended.
     """
 
     read: Callable[[], Settings]
+    file_version: Callable[[], object]
     announce: Callable[[Started], None]
     set_up_logging: Callable[[Settings], None]
     reopen_logs: Callable[[], None]
@@ -110,6 +113,28 @@ class Signals(Orders):
 
     def _stop(self) -> None:
         (self.hurry if self.stop.is_set() else self.stop).set()
+
+
+class SettingsFile:
+    """Sets `reload` when the settings file has changed. The change must be a second old, because an editor may write a
+    file in several steps.
+    """
+
+    def __init__(self, version: Callable[[], object], reload: asyncio.Event) -> None:
+        self._version, self._reload = version, reload
+        self._read = version()
+
+    def mark_read(self) -> None:
+        """Call this before the settings are read."""
+        self._read = self._version()
+
+    async def follow(self) -> None:
+        seen = self._read
+        while True:
+            await asyncio.sleep(CHECK_FILE_S)
+            last, seen = seen, self._version()
+            if last == seen != self._read:
+                self._reload.set()
 
 
 def obey_as_worker(orders: Orders, reopen_logs: Callable[[], None]) -> None:

@@ -20,7 +20,16 @@ from duetime.model.settings import Settings
 from duetime.server.apps import Runtime
 from duetime.server.listeners import addresses, bind_all, close_all, leave_all, rebind
 from duetime.server.process import LISTENERS, run, serve
-from duetime.server.supervision.program import Notifier, Orders, Program, Signals, Started, count_workers, differ
+from duetime.server.supervision.program import (
+    Notifier,
+    Orders,
+    Program,
+    SettingsFile,
+    Signals,
+    Started,
+    count_workers,
+    differ,
+)
 from duetime.server.supervision.siblings import Alone
 from duetime.server.supervision.supervisor import Supervisor
 
@@ -80,13 +89,14 @@ class SingleProcess:
         self._notifier = notifier
         self._sockets = bind_all(LISTENERS, settings)
         self._signals = Signals(program.reopen_logs)
+        self._file = SettingsFile(program.file_version, self._signals.reload)
         self._ledger = EndedProcesses(settings.metrics_queues)
         self._is_announced = False
         self._fallback: tuple[Settings, dict[str, socket.socket]] | None = None
 
     async def run(self) -> None:
         """Raises InvalidSettings when it cannot serve with these settings from the start."""
-        alive = asyncio.create_task(self._notifier.keep_alive())
+        tasks = [asyncio.create_task(self._notifier.keep_alive()), asyncio.create_task(self._file.follow())]
         try:
             while not self._signals.stop.is_set():
                 orders = Orders()
@@ -100,7 +110,8 @@ class SingleProcess:
                     self._fall_back(error)
         finally:
             close_all(self._sockets)
-            alive.cancel()
+            for task in tasks:
+                task.cancel()
 
     def _ready(self, runtime: Runtime) -> None:
         if self._fallback is not None:
@@ -141,6 +152,7 @@ class SingleProcess:
 
     async def _reload(self, serving: "asyncio.Task[None]", orders: Orders) -> None:
         self._notifier.reloading()
+        self._file.mark_read()
         try:
             change = self._read_change()
         except InvalidSettings as error:

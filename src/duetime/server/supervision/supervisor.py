@@ -23,6 +23,7 @@ from duetime.server.supervision.control_channel import ControlLost
 from duetime.server.supervision.program import (
     Notifier,
     Program,
+    SettingsFile,
     Signals,
     Start,
     Started,
@@ -50,6 +51,7 @@ class Supervisor:
         self._worker_slots = [self._make_slot(number) for number in range(1, workers + 1)]
         self._slot_tasks: dict[WorkerSlot, asyncio.Task[None]] = {}
         self._signals = Signals(self._reopen_logs)
+        self._file = SettingsFile(program.file_version, self._signals.reload)
 
     def _make_slot(self, number: int) -> WorkerSlot:
         handlers = {"ask_all": self._ask_all, "workers": self._workers, "final_report": self._final_report}
@@ -69,7 +71,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Raises InvalidSettings when the first workers cannot serve with these settings."""
-        alive = asyncio.create_task(self._notifier.keep_alive())
+        tasks = [asyncio.create_task(self._notifier.keep_alive()), asyncio.create_task(self._file.follow())]
         try:
             self._keep(self._worker_slots)
             if await self._unless_stopped(self._wait_until_up()):
@@ -83,7 +85,8 @@ class Supervisor:
             leave_all(LISTENERS, self._sockets)
             await asyncio.gather(*(worker_slot.leave(self._signals.hurry) for worker_slot in self._worker_slots))
             await asyncio.gather(*self._slot_tasks.values())
-            alive.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, object]) -> bool:
         """Returns False, and cancels the work, if a stop signal comes first."""
@@ -117,6 +120,7 @@ class Supervisor:
 
     async def _reload(self) -> None:
         self._notifier.reloading()
+        self._file.mark_read()
         try:
             await self._roll(self._program.read())
         except InvalidSettings as error:
