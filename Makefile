@@ -13,6 +13,8 @@ JOBS ?= auto
 VENV := .venv
 BENCH_VENV := .venv-bench
 AIRFLOW_VENV := .venv-airflow
+DOCS_VENV := .venv-docs
+RELEASE_VENV := .venv-release
 BIN := $(VENV)/bin
 # What decides which JavaScript of others is installed with the project.
 ASSETS := tools/console_assets.py tools/npm/package-lock.json
@@ -21,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --durations 10
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
-.PHONY: help run setup setup-dev setup-bench test test-full check quick format faults pipeline screenshots docs bench lock clean
+.PHONY: help run setup setup-dev setup-bench test test-full check quick format faults pipeline screenshots docs bench lock release-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +54,14 @@ $(BENCH_VENV)/.stamp: requirements/bench.lock requirements/installer.lock tools/
 
 $(AIRFLOW_VENV)/.stamp: requirements/airflow.lock requirements/installer.lock tools/venv
 	@tools/venv $(AIRFLOW_VENV) requirements/airflow.lock --editable
+	@touch $@
+
+$(DOCS_VENV)/.stamp: requirements/docs.lock requirements/installer.lock tools/venv
+	@tools/venv $(DOCS_VENV) requirements/docs.lock
+	@touch $@
+
+$(RELEASE_VENV)/.stamp: requirements/release.lock requirements/installer.lock tools/venv
+	@tools/venv $(RELEASE_VENV) requirements/release.lock
 	@touch $@
 
 $(VENV)/jars/.stamp: tools/jars/pom.xml tools/jars/fetch
@@ -97,8 +107,11 @@ bench: setup-dev setup-bench ## Run a benchmark: make bench ARGS=sqlite
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-docs: setup-dev ## Build the documentation site into build/site
-	$(BIN)/python tools/docs_site.py
+docs: $(DOCS_VENV)/.stamp ## Build the documentation site into build/site
+	$(DOCS_VENV)/bin/python tools/docs_site.py
+
+release-check: $(RELEASE_VENV)/.stamp ## Build, install and try a release, short of publishing: make release-check ARGS="--tag v0.1.0"
+	$(RELEASE_VENV)/bin/python tools/release_check.py $(ARGS)
 
 # All extras but airflow, which brings a hundred packages of its own and lives in an environment of its own.
 EXTRAS := server redis postgres mysql spark spark-connect otel ship openlineage encrypted mcp test dev
@@ -113,5 +126,5 @@ lock: $(VENV)/.stamp-dev ## Renew the lock files: make lock ARGS=--upgrade
 	$(COMPILE) $(ARGS) pyproject.toml --extra airflow --group build -o requirements/airflow.lock
 
 clean: ## Remove environments, caches and builds (never data or journals)
-	rm -rf .venv .venv-bench .venv-airflow build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-airflow .venv-docs .venv-release build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

