@@ -97,7 +97,7 @@ async def test_a_lone_push_needs_no_thread(engine: Engine) -> None:
 
 async def test_only_a_lone_push_before_all_others_is_announced(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     announced = list[int]()
-    monkeypatch.setattr(engine.store._hub, "take_in", lambda wakes, version: announced.append(len(wakes)))  # type: ignore[attr-defined]
+    monkeypatch.setattr(engine.store._hub, "announce_in_loop", lambda wakes, version: announced.append(len(wakes)))  # type: ignore[attr-defined]
     before = shared_calls(engine)
     await engine.push(QUEUE, [NewJob("later", b"", delay_ms=3 * HOUR_MS)])
     assert announced == []

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from duetime.model.backoff import OUTAGE, Backoff, Outage
+from duetime.model.clock import to_tick
 from duetime.model.errors import DuetimeError
-from duetime.model.ticks import to_tick
 
 log = logging.getLogger("duetime.engine")
 

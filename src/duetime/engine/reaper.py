@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from duetime.model.ticks import to_tick
+from duetime.model.clock import to_tick
 from duetime.stores.base import Reaped
 
 LONGEST_REST_S = 1.0

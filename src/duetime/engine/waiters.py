@@ -33,10 +33,10 @@ from duetime.engine.duties import Duty
 from duetime.engine.reaper import Reaper
 from duetime.engine.requests import Request, ReserveRequest
 from duetime.model.backoff import OUTAGE
+from duetime.model.clock import to_tick
 from duetime.model.errors import DuetimeError, StoreUnavailable, own_copy
 from duetime.model.job import STEP_JOBS, Delivery
 from duetime.model.names import Queue
-from duetime.model.ticks import to_tick
 from duetime.stores.base import Reply, Reserved, Store
 from duetime.stores.finishes import KeptResult
 

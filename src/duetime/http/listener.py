@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from duetime.http.balance import ConnectionBalance
 from duetime.http.connection import Connection
 from duetime.http.service import Budget, HttpLimits, Service
-from duetime.model.ticks import to_tick
+from duetime.model.clock import to_tick
 
 log = logging.getLogger("duetime.http")
 

@@ -39,7 +39,7 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     milliseconds, zero means none.
 
     `ts` is the store's time of the event. The `ts` of a heartbeat says more: all events of its node and pool with an
-    earlier `ts` stand before it. `body`, `ttl`, `tries`, `priority` and `attributes` are set for accepted and adopted,
+    earlier `ts` precede it. `body`, `ttl`, `tries`, `priority` and `attributes` are set for accepted and adopted,
     and for replaced, whose job takes the place of `was`: they are enough to push the job again. A body that is valid
     UTF-8 is in `body`, any other in `body_b64`. `status` and `ms` belong to notified: what the callback answered,
     and how long it took. `error` belongs to released and dead: the end of what the consumer reported, at most MAX_ERROR

@@ -5,7 +5,7 @@ unless its journal is off.
 
 Every program whose engine changes jobs is a node and registers before its first change. A node with a journal signs off
 with the number of its last entry. So a reader knows which nodes exist before any of their entries has arrived, and can
-tell a complete journal from one of which a part is still to come. A node without a journal renews its record, and
+distinguish a complete journal from one of which a part is missing. A node without a journal renews its record, and
 removes it when its engine stops: as long as it may be running, entries of it are missing from the pool's journal.
 Living nodes with a journal remember the records of all nodes, and write them again into a store that was wiped.
 """

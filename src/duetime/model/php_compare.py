@@ -116,7 +116,7 @@ _TABLE: Mapping[tuple[str, str], Callable[[Any, Any], int]] = {
 
 
 def number(text: str) -> int | float | None:
-    """The number that a numeric string stands for, None if it is not numeric; blanks around it are allowed."""
+    """The number that a numeric string represents, None if it is not numeric; blanks around it are allowed."""
     found = _NUMERIC.fullmatch(text)
     if found is None:
         return None

@@ -49,7 +49,7 @@ IDLE_MS = 600_000
 MAX_WAKE_RESULTS = 32
 """How many jobs a wake names whose results were kept."""
 REPAIR_LIFE_MS = 86_400_000
-"""How long a `repair_mark` lives. A repair that acts on an older look at the store could push a job a second time."""
+"""How long a `repair_mark` lives. A repair that acts on older data of the store could push a job a second time."""
 
 
 class Mark(Struct, frozen=True):
@@ -261,7 +261,7 @@ class StoreInfo(Struct, frozen=True):
 class Wake(Struct, frozen=True):
     """A job waits in `queue` from `due_at` on. Without a queue: wakes may have been missed, so check every queue.
 
-    With `results`: results of these jobs of the queue were kept, and no job is announced; an empty tuple stands for
+    With `results`: results of these jobs of the queue were kept, and no job is announced; an empty tuple means
     more of them than a wake names.
     """
 

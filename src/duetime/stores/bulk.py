@@ -89,7 +89,7 @@ class LostColumns(NamedTuple):
 
 
 class LoadStep(NamedTuple):
-    """Rows `first` to `last` - 1 of the columns, pushed in one request. `distinct`: no id stands twice among them."""
+    """Rows `first` to `last` - 1 of the columns, pushed in one request. `distinct`: no id occurs twice among them."""
 
     first: int
     last: int

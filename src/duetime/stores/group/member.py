@@ -128,7 +128,7 @@ class Member:
         self._down = None
 
     def _log_problem(self, error: DuetimeError) -> None:
-        """Log a problem now and then: callers that are served by the other members do not hear of it."""
+        """Log a problem now and then: callers that are served by the other members do not get it."""
         now = time.monotonic()
         if now - self._logged_at.get(error.code, float("-inf")) >= LOG_EVERY_S:
             self._logged_at[error.code] = now

@@ -33,7 +33,7 @@ SETTLE_S = 2.5
 """A process with a new layout waits this long before it pushes by it, so that all other processes have read of it."""
 WRITES_TRIED = 5
 EMPTY_S = 10.0
-"""How often a process looks whether a member that drains by record is empty."""
+"""How often a process checks whether a member that drains by record is empty."""
 
 log = logging.getLogger("duetime.stores")
 
@@ -233,7 +233,7 @@ class Members:
     async def _check_if_empty(self, member: Member, store: Store) -> None:
         """A member that drains and is empty leaves the records, so that it can be taken out of the settings.
 
-        A process that has not heard of the drain yet, and pushes to the member, writes it down again.
+        A process that does not know of the drain yet, and pushes to the member, records it again.
         """
         if time.monotonic() - self._checked_at.get(member.name, 0.0) < EMPTY_S:
             return

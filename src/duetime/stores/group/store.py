@@ -62,7 +62,7 @@ from duetime.stores.registry import Registry
 T = TypeVar("T")
 
 LISTEN_AGAIN_S = 0.2
-_BEYOND = object()  # stands for a job that a member did not answer, because it ended at its bound
+_BEYOND = object()  # a job that a member did not answer, because it ended at its bound
 
 
 class GroupStore:
@@ -164,7 +164,7 @@ class GroupStore:
         )
 
     async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
-        """What the reachable members moved. No two members give the same receipt, so each may hear of all."""
+        """What the reachable members moved. No two members give the same receipt, so each may get all of them."""
         share = max(limit // len(self._members.names), 1)
         found = (await self._members.ask(lambda store: store.reap(share, recorded=recorded))).require_one().found
         moved: dict[Queue, list[Moved]] = {}
@@ -180,15 +180,15 @@ class GroupStore:
         return Reaped(moved, _earliest(reaped.next_at for reaped in found.values()), now, pushed, tuple(receipts))
 
     async def wakeups(self) -> AsyncIterator[Wake]:
-        """Wakes of all members. A member that is lost is listened to again, and its first wake is "look everywhere"."""
-        heard: asyncio.Queue[Wake] = asyncio.Queue()
+        """Wakes of all members. After a lost member is back, its first wake is "check every queue"."""
+        received: asyncio.Queue[Wake] = asyncio.Queue()
 
         async def listen(member: Member) -> None:
             while True:
                 try:
                     wakes = await member.call(_listen)
                     async for wake in wakes:
-                        heard.put_nowait(wake)
+                        received.put_nowait(wake)
                 except DuetimeError:
                     pass  # calls to this member report its problem
                 await asyncio.sleep(LISTEN_AGAIN_S)
@@ -196,7 +196,7 @@ class GroupStore:
         listeners = [asyncio.create_task(listen(member)) for member in self._members]
         try:
             while True:
-                yield await heard.get()
+                yield await received.get()
         finally:
             for listener in listeners:
                 listener.cancel()

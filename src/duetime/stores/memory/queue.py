@@ -79,7 +79,7 @@ class StoredJob:
 
 @dataclass
 class MemoryQueue:
-    """One queue: every job stands in exactly one of `waiting`, `leases` and `dead`, and in `ttl` if it can expire."""
+    """One queue: every job is in exactly one of `waiting`, `leases` and `dead`, and in `ttl` if it can expire."""
 
     jobs: dict[str, StoredJob] = field(default_factory=dict[str, StoredJob])
     waiting: dict[Priority, Index] = field(default_factory=lambda: {priority: [] for priority in Priority})
@@ -472,7 +472,7 @@ def check(queue: Queue, stored: MemoryQueue) -> Iterator[str]:
     for job_id, place, at in placed:
         job = stored.jobs.get(job_id)
         if job is None or (job.place, job.sort_at) != (place, at):
-            yield f"{queue}: {job_id!r} stands under {place} at {at}, but is {job}"
+            yield f"{queue}: {job_id!r} is under {place} at {at}, but is {job}"
     for _, index in [*indexes, ("ttl", stored.ttl)]:
         if index != sorted(index):
             yield f"{queue}: an index is out of order"

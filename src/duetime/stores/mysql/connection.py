@@ -250,7 +250,7 @@ class MysqlLink(DatabaseLink):
         return session
 
     def prepare_tables(self) -> None:
-        """Make or upgrade the tables at need. Safe in many processes at once."""
+        """Make or upgrade the tables at need. Safe in many processes at the same time."""
         try:
             with closing(open_connection(self._address)) as connection:
                 migrator = Migrator(connection, self._address)

@@ -112,7 +112,7 @@ class MysqlSession(ServerSession):
         yield f"{head}VALUES{','.join(parts)}"
 
     def _literal(self, value: object) -> str:
-        """A value as SQL; a list becomes what stands behind IN."""
+        """A value as SQL; a list becomes the operand of IN."""
         if isinstance(value, str):
             return f"'{value}'" if _PLAIN(value) else f"'{escape_string(value)}'"
         if value is None:
@@ -128,7 +128,7 @@ class MysqlSession(ServerSession):
 
 
 class NewsSession(MysqlSession):
-    """Runs each statement by itself: a look is one statement, and a transaction around it would be three more.
+    """Runs each statement by itself: a poll is one statement, and a transaction around it would be three more.
 
     Each has its own packet: outside a transaction, the server would never end a session that waits for the rest of one.
     """

@@ -43,7 +43,7 @@ class MysqlStep(ServerStep):
         return heads
 
     def queue_numbers(self, queues: Sequence[Queue]) -> list[QueueNumbers]:
-        """Jobs are counted only in queues whose earliest job is due: the server cannot count in many queues at once."""
+        """Jobs are counted only in queues whose earliest job is due: one statement cannot count in many queues."""
         found = {row[0]: row[1:] for row in self.fetch("queues_of", **self._list_queues(queues))}
         size = len(QUEUE_COLUMNS)
         due = [at for at, row in found.items() if any(head is not None and head <= self.now for head in row[size:-1])]

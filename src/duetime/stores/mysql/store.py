@@ -26,7 +26,7 @@ KEPT = 1_000
 SWEEP = 100
 """After how many announcements a process deletes old ones."""
 GAP_S = 2.0
-"""How long a number that was passed over is looked for: its transaction may commit after that of a higher number."""
+"""How long polls ask for a number that was passed over: its transaction may commit after that of a higher number."""
 
 
 class NewsLink(MysqlLink):
@@ -60,10 +60,10 @@ class MysqlWakeHub(AnnouncingHub):
         self._listening_now = asyncio.Event()
 
     def _post(self, step: Step, message: Announcement) -> None:
-        number, apart = step.fetch_one("put_announcement", message=encode_announcement(message).decode())
+        number, increment = step.fetch_one("put_announcement", message=encode_announcement(message).decode())
         self._posted += 1
         if self._posted % SWEEP == 0:
-            step.execute("delete_old_announcements", last=number - KEPT * apart)
+            step.execute("delete_old_announcements", last=number - KEPT * increment)
 
     async def _join(self) -> None:
         if not self._tasks:
@@ -80,7 +80,7 @@ class MysqlWakeHub(AnnouncingHub):
                 self._listening_now.set()
                 await self._rest(POLL_NEWS_S)
             except DuetimeError as error:
-                # Announcements may be missed until the server answers again: then everybody looks everywhere.
+                # Announcements may be missed until the server answers again: then every queue is checked.
                 log.warning("mysql_listener_lost", extra={"error": str(error)})
                 self._last = None
                 self._listening_now.set()
@@ -96,7 +96,7 @@ class MysqlWakeHub(AnnouncingHub):
         news = await self._sender.run(lambda step: step.fetch("announcements_since", **asked))
         for number, message in news:
             self._miss(number)
-            self._hear(message)
+            self._receive(message)
 
     def _miss(self, number: int) -> None:
         """Note which numbers below this one have not been seen yet."""

@@ -194,7 +194,7 @@ class PostgresLink(DatabaseLink):
         return connection
 
     def prepare_tables(self) -> None:
-        """Make or upgrade the tables at need. Safe in many processes at once."""
+        """Make or upgrade the tables at need. Safe in many processes at the same time."""
         try:
             with psycopg.connect(self._address.conninfo) as connection:
                 if _missing(connection, self._address):

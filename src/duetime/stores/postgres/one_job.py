@@ -156,7 +156,7 @@ class PostgresOneJob:
             elif results[0].ntuples:
                 [pushed], wakes = read_pushed_one(queue, [request], _numbers(results[0]))
                 if wakes:
-                    self._hub.take_in(wakes, 0)
+                    self._hub.announce_in_loop(wakes, 0)
                 reply.set_result(pushed)
             else:
                 # The statement has changed nothing, or was refused. The verb finds out why.

@@ -50,7 +50,7 @@ def is_usual_push(requests: Sequence[Push]) -> bool:
 
 
 def one_job_values(job: NewJob) -> dict[str, object]:
-    """What `push_one_single_statement` takes besides queue and now."""
+    """The parameters of `push_one_single_statement`, without queue and now."""
     packed = as_json(job.attributes) if job.attributes else None
     is_relative = job.due_at is None
     return {
@@ -69,7 +69,7 @@ def one_job_values(job: NewJob) -> dict[str, object]:
 
 
 def _many_jobs_values(jobs: Sequence[NewJob]) -> dict[str, object]:
-    """What `push_single_statement` takes besides queue and now."""
+    """The parameters of `push_single_statement`, without queue and now."""
     packed = [as_json(job.attributes) if job.attributes else None for job in jobs]
     ids, lengths = [job.id for job in jobs], [len(job.body) for job in jobs]
     sizes = [length + (len(text.encode()) if text else 0) for length, text in zip(lengths, packed, strict=True)]

@@ -38,7 +38,7 @@ class PostgresWakeHub(AnnouncingHub):
         super().__init__("postgres", link, read_version)
         self._address = address
         self._listening_now = asyncio.Event()
-        self._heard_probe = asyncio.Event()
+        self._received_probe = asyncio.Event()
         self._has_warned = False
 
     def _post(self, step: Step, message: Announcement) -> None:
@@ -66,8 +66,8 @@ class PostgresWakeHub(AnnouncingHub):
                     probe = self._start(self._probe(), "probe")
                     try:
                         async for notice in connection.notifies():
-                            if self._hear(notice.payload):
-                                self._heard_probe.set()
+                            if self._receive(notice.payload):
+                                self._received_probe.set()
                     finally:
                         probe.cancel()
             except psycopg.Error as error:
@@ -76,11 +76,11 @@ class PostgresWakeHub(AnnouncingHub):
 
     async def _probe(self) -> None:
         """Warn if our own notification does not come back; behind some poolers none ever does."""
-        self._heard_probe.clear()
+        self._received_probe.clear()
         await self._send(Announcement(self._own, 0, []))
         try:
             async with asyncio.timeout(PROBE_S):
-                await self._heard_probe.wait()
+                await self._received_probe.wait()
         except TimeoutError:
             if not self._has_warned:
                 self._has_warned = True

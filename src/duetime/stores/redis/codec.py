@@ -1,6 +1,6 @@
 """Reads and writes the packed bytes that the scripts use. lua/modules/keys.lua has the same formats.
 
-A *header* stands before each body, eight bytes for a job with common options. A *record* holds what deliveries
+Each body begins with a *header*, eight bytes for a job with common options. A *record* holds what deliveries
 change; where there is one, it counts and not the header. A *moved* is one event of a job. An *info* is the last error
 and the attributes.
 """
@@ -25,7 +25,7 @@ U16 = Struct(">H")
 TOTALS_BYTES = 54
 """Nine numbers of six bytes, in the order of `job.Totals`."""
 BRIEF = Struct(">QQ")
-"""What a brief mark keeps: born and now. A full mark is always longer, so the length tells them apart."""
+"""What a brief mark keeps: born and now. A full mark is always longer, so the length distinguishes them."""
 
 EVENTS: tuple[Event, ...] = tuple(Event)
 REASONS: tuple[str, ...] = ("", *(reason.value for reason in Reason), "waiting", "leased", "dead", "running", UNFENCED)
@@ -103,7 +103,7 @@ def pack_options(job: NewJob) -> bytes:
 
 
 def plain_header(job: NewJob) -> tuple[bytes, bytes] | None:
-    """What stands before and behind the born in the header of a job that is accepted now and has common options; None
+    """The bytes before and behind the born in the header of a job that is accepted now and has common options; None
     for any other job.
     """
     if job.attributes or job.born or job.attempt or job.due_at is not None or 0 < job.ttl_ms < job.delay_ms:
@@ -153,7 +153,7 @@ def read_info(packed: bytes | None) -> tuple[str, Mapping[str, str]]:
 
 
 class PackedEntry(NamedTuple):
-    """A job as the scripts that look at jobs show it. `at` is its due_at, lease end or time of death."""
+    """A job as the scripts that read jobs answer it. `at` is its due_at, lease end or time of death."""
 
     raw: bytes
     record: bytes | None

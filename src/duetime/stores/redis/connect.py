@@ -27,12 +27,12 @@ from duetime.stores.redis.pipe import Argument, Login, Lost, Unsent, pack
 
 OPTIONS = {"timeout", "tls", "ca", "cert", "key", "sentinel_password"}
 RENEW_PAUSE_S = 0.1
-"""A topology that was learned within this time is not asked for again."""
+"""A topology that was read within this time is not read again."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """A store URL, taken apart."""
+    """The parts of a store URL."""
 
     scheme: str
     hosts: tuple[tuple[str, int], ...]
@@ -199,7 +199,7 @@ class SingleRedis:
 
 
 class _Renewing:
-    """A topology that is learned from servers. Callers that renew it at the same time share one answer."""
+    """A topology that is read from servers. Callers that renew it at the same time share one answer."""
 
     only = None
 
@@ -219,10 +219,10 @@ class _Renewing:
         asked_at = asyncio.get_running_loop().time()
         async with self._lock:
             if self._renewed_at < asked_at - RENEW_PAUSE_S:
-                await self._learn(failed)
+                await self._read_topology(failed)
                 self._renewed_at = asyncio.get_running_loop().time()
 
-    async def _learn(self, failed: RedisNode | None) -> None:
+    async def _read_topology(self, failed: RedisNode | None) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -251,7 +251,7 @@ class Sentinel(_Renewing):
 
     def moved(self, error: MovedError) -> None: ...
 
-    async def _learn(self, failed: RedisNode | None) -> None:
+    async def _read_topology(self, failed: RedisNode | None) -> None:
         question = pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
         problems: list[str] = []
         for sentinel in list(self._sentinels):
@@ -303,7 +303,7 @@ class Cluster(_Renewing):
     def moved(self, error: MovedError) -> None:
         self._slots[error.slot_id] = self.at(*target(error))
 
-    async def _learn(self, failed: RedisNode | None) -> None:
+    async def _read_topology(self, failed: RedisNode | None) -> None:
         known = {(node.host, node.port) for node in self._slots.values()}
         problems: list[str] = []
         avoided = {(failed.host, failed.port)} if failed else set[tuple[str, int]]()

@@ -33,7 +33,7 @@ CLOSE_TIMEOUT_S = 0.5
 REDIAL_S = 1.0
 """A connection to a replica is kept for this long, so that a server that stays a replica gets few new ones."""
 IDLE_S = 5.0
-"""A subscription that hears nothing for this long sends a PING, and ends if nothing comes back."""
+"""A subscription that receives nothing for this long sends a PING, and ends if nothing comes back."""
 
 
 class RedisWire(Protocol):

@@ -76,7 +76,7 @@ class Scripts:
 
         answer = await send("EVALSHA", self._hashes[name])
         while isinstance(answer, NoScriptError):
-            # Thousands of callers at once must not all send the script. In a Cluster, another caller may have sent it
+            # Of thousands of callers, only one must send the script. In a Cluster, another caller may have sent it
             # to another node; then the answer is NOSCRIPT again.
             async with self._sending:
                 is_first = self._sent[name] == sent

@@ -83,7 +83,7 @@ from duetime.stores.redis.registry import RedisRegistry
 from duetime.stores.redis.scripts import Scripts, checked
 
 AGENDA_PAGE = 16
-"""How many queues of each partition are looked at in one round of reaping."""
+"""How many queues of each partition one round of reaping reads."""
 REAP_WAVE = 32
 """How many queues are reaped in one round trip."""
 REAP_ROUNDS = 8
@@ -94,7 +94,7 @@ COUNTING_STEPS = 100_000
 """How often a count is repeated at most. No sweep needs as many steps; the bound only prevents an endless loop."""
 SCAN_KEYS = 1000
 _KEPT = Struct(">QQ")
-"""What stands before a result: kept_until and born."""
+"""The bytes before a result: kept_until and born."""
 
 T = TypeVar("T")
 
@@ -531,7 +531,7 @@ class RedisStore:
         commands = *commands, ("INFO", "memory"), ("INFO", "persistence")
         answers = await self._link.many([(keys.EPOCH, command) for command in commands])
         if isinstance(answers[1], OutOfMemoryError) and answers[2]:
-            answers[1] = None  # a full Redis refuses SET before it looks at NX; the epoch is there, so all is well
+            answers[1] = None  # a full Redis refuses SET before it checks NX; the epoch is there, so all is well
         time, _, epoch, memory, persistence = checked(answers)
         if not self._version:
             server = checked([await self._link.call(keys.EPOCH, ("INFO", "server"), again=True)])[0]

@@ -100,7 +100,7 @@ def _check_jobs(picture: Picture) -> Iterator[str]:
     for job_id, found in picture.jobs.items():
         name = job_id.decode(errors="replace")
         if found.header is None:
-            yield f"{name!r} stands in {found}, but there is no such job"
+            yield f"{name!r} is in {found}, but there is no such job"
             continue
         if len(found.places) != 1:
             yield f"{name!r} is in {len(found.places)} places: {found.places}"
@@ -109,7 +109,7 @@ def _check_jobs(picture: Picture) -> Iterator[str]:
         state = found.record[0] if found.record else WAITING
         expected = f"wait:{found.header[2]}" if state == WAITING else "leases" if state == LEASED else "dead"
         if place != expected:
-            yield f"{name!r} stands under {place}, but its record says {expected}"
+            yield f"{name!r} is under {place}, but its record says {expected}"
         if found.record and found.record[1] != found.header[0]:
             yield f"{name!r} has two borns, {found.header[0]} and {found.record[1]}"
 
@@ -121,7 +121,7 @@ def _check_sweep(picture: Picture, now: int) -> Iterator[str]:
         name, (place, due_at) = job_id.decode(errors="replace"), found.places[0]
         ages = place.startswith("wait") and found.expires_at > 0
         if found.in_ttl is not None and (not ages or found.in_ttl != found.expires_at):
-            yield f"{name!r} stands under ttl at {found.in_ttl}, but expires at {found.expires_at} from {place}"
+            yield f"{name!r} is under ttl at {found.in_ttl}, but expires at {found.expires_at} from {place}"
         if ages and found.in_ttl is None and due_at <= picture.state.swept and not picture.sweeping:
             yield f"{name!r} was due at {due_at} before the sweep at {picture.state.swept}, but is not under ttl"
         if ages and due_at > picture.state.swept and found.expires_at - due_at < picture.state.slack:

@@ -12,7 +12,7 @@ from duetime.stores.sql.rows import JobRow, QueueRow
 from duetime.stores.sql.step import Step, announce, changing, earliest, find_jobs
 
 _COUNT, _AFTER_COUNTS = "\x01", "\x02"
-"""What stands before the name of a join, and what is greater than all such names."""
+"""The prefix of the name of a join, and a text that is greater than all such names."""
 
 
 def finish(step: Step, queue: Queue, finishes: Sequence[Finish]) -> list[Finished | DuetimeError | None]:

@@ -65,7 +65,7 @@ class QueueRound:
             try:
                 goes_on = await work(queue)
             except DuetimeError as error:
-                # If the server is down, the next look says so.
+                # If the server is down, the next call fails as well.
                 log.warning("queue_left_out", extra={"queue": str(queue), "error": error.message})
                 self.is_left_out = self._has_waited = True
                 self._locked.note(queue)

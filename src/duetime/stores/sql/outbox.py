@@ -231,7 +231,7 @@ def import_jobs(step: Step, queue: Queue, receipt: str) -> list[tuple[Push, Push
         if isinstance(answer, Pushed):
             pushed.append((request, answer))
             done.append(number)
-        else:  # the clock has stepped back since the ttl was looked at; the row stays for the next round
+        else:  # the clock has stepped back since the ttl was read; the row stays for the next round
             log.warning("outbox_job_deferred", extra={"queue": str(queue), "error": answer.message})
     if done:
         step.execute("delete_outbox_jobs", numbers=done)

@@ -27,7 +27,7 @@ log = logging.getLogger("duetime.stores")
 T = TypeVar("T")
 
 LEFT_OUT_MS = 1000
-"""How long the reaper rests before it looks again at queues that it has left out."""
+"""How long the reaper waits before it visits the queues again that it has left out."""
 
 _RECORDS = "records"
 """The key by which writers of the registry run one after the other."""

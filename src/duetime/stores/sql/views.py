@@ -26,7 +26,7 @@ from duetime.stores.sql.step import QueueNumbers, Step
 
 
 class Key(NamedTuple):
-    """Where a job stands in the order of its state. `priority` is 0 where it does not matter."""
+    """The position of a job in the order of its state. `priority` is 0 where it does not matter."""
 
     priority: int
     at: int

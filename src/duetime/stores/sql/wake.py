@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from duetime.model.clock import to_tick
 from duetime.model.errors import DuetimeError
 from duetime.model.names import Queue
-from duetime.model.ticks import to_tick
 from duetime.stores.base import Wake, results_wake
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.threads import ConnectionThreads, DatabaseLink
@@ -120,7 +120,7 @@ class WakeHub(ABC):
 
 
 def _offer(listener: "asyncio.Queue[Wake | None]", wake: Wake | None) -> None:
-    """A listener that does not keep up gets one "look everywhere" for all that it missed."""
+    """A listener that does not keep up gets one "check every queue" for all that it missed."""
     if listener.full():
         while not listener.empty():
             listener.get_nowait()
@@ -143,7 +143,7 @@ POLL_S = 1.0
 
 class Announcement(Struct, frozen=True, array_like=True):
     """What one process sends to the others. `wakes` is None for "check every queue". `results` names jobs whose results
-    were kept, by queue; no ids stand for too many to be named.
+    were kept, by queue; no ids mean that there are too many to name.
     """
 
     sender: str
@@ -177,7 +177,7 @@ class AnnouncingHub(WakeHub):
 
     @abstractmethod
     async def _listen(self) -> None:
-        """Hand what other processes post to `_hear`, until cancelled. Begins with the `_deliver` of a `Wake()`."""
+        """Hand what other processes post to `_receive`, until cancelled. Begins with the `_deliver` of a `Wake()`."""
 
     # --- sending
 
@@ -187,9 +187,9 @@ class AnnouncingHub(WakeHub):
         version = max((step.registry_version for step in steps), default=0)
         if wakes or version:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self.take_in, wakes, version)
+                self._loop.call_soon_threadsafe(self.announce_in_loop, wakes, version)
 
-    def take_in(self, wakes: Sequence[Wake], version: int) -> None:
+    def announce_in_loop(self, wakes: Sequence[Wake], version: int) -> None:
         """As `announce`, called in the event loop."""
         self._see_version(version)
         self._outgoing_version = max(self._outgoing_version, version)
@@ -197,7 +197,7 @@ class AnnouncingHub(WakeHub):
             self._deliver(wake)
             if wake.queue is not None and wake.results is not None:
                 before = self._outgoing_results.get(wake.queue)
-                # An empty tuple stands for all, so it stays empty.
+                # An empty tuple means all, so it stays empty.
                 ids = wake.results if before is None else before and wake.results and before + wake.results
                 self._outgoing_results[wake.queue] = results_wake(wake.queue, ids).results or ()
             elif wake.queue is not None:
@@ -224,7 +224,7 @@ class AnnouncingHub(WakeHub):
         except DuetimeError as error:
             log.warning(f"{self._name}_wake_not_sent", extra={"error": str(error)})
 
-    # --- hearing
+    # --- receiving
 
     async def _join(self) -> None:
         if not self._tasks:
@@ -241,7 +241,7 @@ class AnnouncingHub(WakeHub):
             task.add_done_callback(self._ending.discard)
         self._tasks = []
 
-    def _hear(self, payload: str) -> bool:
+    def _receive(self, payload: str) -> bool:
         """Pass on what another process has posted; True if this process has."""
         try:
             news = _decode(payload)

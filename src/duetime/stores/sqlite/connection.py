@@ -181,7 +181,7 @@ class WriteLock:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def is_free(self) -> bool:
-        """Returns whether nobody waits to begin. For one thread at a time, besides the one that begins."""
+        """Returns whether nobody waits to begin. For one thread at a time, and the one that begins."""
         try:
             fcntl.flock(self._test_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return True
@@ -198,7 +198,7 @@ class WriteLock:
 
 
 def prepare_file(connection: sqlite3.Connection, now_ms: int, deadline: float) -> None:
-    """Switch to the write-ahead log and apply the migrations that are missing. Safe in many processes at once."""
+    """Switch to the write-ahead log and apply the migrations that are missing. Safe in concurrent processes."""
     (mode,) = retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone(), deadline)
     if mode != "wal":
         raise StoreUnavailable(f"SQLite cannot keep a write-ahead log here; the journal mode is {mode!r}")

@@ -33,8 +33,8 @@ PushStep = Callable[[Queue, Sequence[Push], Step], Sequence[Pushed | DuetimeErro
 
 
 class SqliteOneJob:
-    """Implements `base.OneJob`. `submit` gives a step to the writer's thread. `push` is the store's step, which looks
-    at the disk first.
+    """Implements `base.OneJob`. `submit` gives a step to the writer's thread. `push` is the store's step, which checks
+    the disk first.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
 Each process that listens has a datagram socket in a folder next to the file; a process that commits something worth
 waking for sends it to all of these sockets. Datagrams get lost (a full buffer, a process that cannot bind), so every
-announcing transaction carries the next number of a count kept in the file: a listener looks at that count every 50 ms
-while somebody waits, else once a second, and a number that it has not heard means "check every queue".
+announcing transaction carries the next number of a count kept in the file: a listener reads that count every 50 ms
+while somebody waits, else once a second, and a number that it has not received means "check every queue".
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class Mailboxes:
             self._directory = -1
 
     def _address(self, name: str) -> str:
-        # A socket's path has at most 108 bytes. The folder's path may be longer, so its file descriptor stands for it.
+        # A socket's path has at most 108 bytes. The folder's path may be longer, so its file descriptor is used.
         return f"{_PROC}/{self._directory}/{name}" if _PROC.exists() else str(self._folder / name)
 
     def _remove(self, name: str) -> None:
@@ -128,7 +128,7 @@ class SqliteWakeHub(WakeHub):
         super().__init__()
         self._mailboxes, self._read_meta = mailboxes, read_meta
         self._poller: asyncio.Task[None] | None = None
-        self._heard = 0
+        self._received = 0
         self._early: set[int] = set()
 
     async def _join(self) -> None:
@@ -139,7 +139,7 @@ class SqliteWakeHub(WakeHub):
 
     def _start(self) -> None:
         if (box := self._mailboxes.bind()) is not None:
-            self._loop.add_reader(box, self._receive, box)
+            self._loop.add_reader(box, self._read_box, box)
         self._poller = self._loop.create_task(self._poll(), name="duetime-sqlite-wakes")
 
     def _stop(self) -> None:
@@ -156,22 +156,22 @@ class SqliteWakeHub(WakeHub):
         """Called in any thread: send to the other processes and to the listeners in this one."""
         if self._poller is not None:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self.hear, news)
+                self._loop.call_soon_threadsafe(self.receive, news)
         self._mailboxes.send(news)
 
-    def hear(self, news: News) -> None:
+    def receive(self, news: News) -> None:
         """Called in the loop with news from a datagram or from this process's own writer."""
         self._count(news.number)
         self._see_version(news.registry_version)
         for wake in news.wakes:
             self._deliver(wake)
 
-    def _receive(self, box: socket.socket) -> None:
+    def _read_box(self, box: socket.socket) -> None:
         with suppress(BlockingIOError):
             while True:
                 # A datagram of another program is ignored; the count in the file shows whether news were missed.
                 with suppress(msgspec.MsgspecError):
-                    self.hear(_decode(box.recv(65_536)))
+                    self.receive(_decode(box.recv(65_536)))
 
     async def _poll(self) -> None:
         while True:
@@ -182,14 +182,14 @@ class SqliteWakeHub(WakeHub):
 
     def _catch_up(self, meta: Meta) -> None:
         self._see_version(meta.registry_version)
-        if meta.wakes > self._heard:
-            self._heard = meta.wakes
+        if meta.wakes > self._received:
+            self._received = meta.wakes
             self._early = {number for number in self._early if number > meta.wakes}
             self._deliver(Wake())
 
     def _count(self, number: int) -> None:
-        if number > self._heard:
+        if number > self._received:
             self._early.add(number)
-        while self._heard + 1 in self._early:
-            self._heard += 1
-            self._early.discard(self._heard)
+        while self._received + 1 in self._early:
+            self._received += 1
+            self._early.discard(self._received)
