@@ -3,7 +3,8 @@
 `store_kind` is the parameter that selects and counts tests per store. The HTTP API passes the same suite: `http` and
 `http-blocking` are a memory store behind a real server, spoken to by the SDK of either colour; only tests of what the
 API does not offer, marked `store_only`, stay out of it. Blocking calls of a store (`-blocking`) pass what they are used
-for. A group of stores passes it too, less what not_in_groups.py names.
+for. A group of stores passes it too, less what not_in_groups.py names, and so does a tiered pool, whose horizon of a
+minute puts many jobs into its cold tier (tiered.py).
 Every test ends with a proof that the store it leaves behind is sound.
 """
 
@@ -18,9 +19,11 @@ from duetime.client import connect, connect_async
 from duetime.model.clock import ManualClock
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
+from duetime.stores.tiered.store import TieredStore
 from tests.contract.not_in_groups import NOT_IN_GROUPS
 from tests.contract.through_blocking import ThroughBlocking
 from tests.contract.through_http import ThroughHttp, sending_async, sending_sync
+from tests.contract.tiered import NOT_IN_TIERS, Promoting
 from tests.plugins import mysql_server, postgres_server
 from tests.plugins.lanes import parametrize_by_store
 from tests.protocols.v1.server import serve
@@ -39,6 +42,7 @@ DIRECT_FILES = {
     "test_marks",
 }
 GROUP = "group"
+TIERED = "tiered"
 SHARED_KINDS = ["sqlite", "redis", "postgres", "mysql"]
 """Stores that several processes can open at once."""
 
@@ -56,6 +60,8 @@ def kinds_of(metafunc: pytest.Metafunc) -> list[str]:
     kinds = [*STORE_KINDS]
     if metafunc.definition.originalname not in NOT_IN_GROUPS:
         kinds.append(GROUP)
+    if metafunc.definition.originalname not in NOT_IN_TIERS:
+        kinds.append(TIERED)
     if "store" in metafunc.fixturenames and not metafunc.definition.get_closest_marker("store_only"):
         kinds += HTTP_KINDS
         if metafunc.module.__name__.rpartition(".")[2] in DIRECT_FILES:
@@ -102,6 +108,7 @@ def empty_store_url(store_kind: str, request: pytest.FixtureRequest, tmp_path: P
         "postgres": postgres_url,
         "mysql": mysql_url,
         GROUP: group_url,
+        TIERED: lambda: "tiered:test?hot=memory:&cold=memory:&horizon=1m",
     }.get(store_kind.removesuffix("-blocking"), lambda: "memory:")
 
 
@@ -130,6 +137,8 @@ async def store(store_url: str, store_kind: str, clock: ManualClock) -> AsyncIte
             through = ThroughBlocking(opened)
             yield through
             through.blocking.close()
+        elif isinstance(opened, TieredStore):
+            yield Promoting(opened)
         else:
             yield opened
         assert list(await opened.check()) == []

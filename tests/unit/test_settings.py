@@ -183,6 +183,31 @@ def test_a_group_that_makes_no_sense_is_refused(table: str, message: str) -> Non
         settled(f"[pool.wide]\n{table}")
 
 
+def test_a_pool_may_have_two_tiers() -> None:
+    settings = settled(
+        "[pool.deep]\nhot = 'redis://:pw@one/0'\ncold = 'postgresql://two/jobs?schema=x'\nhorizon = '2d'"
+    )
+    assert settings.pools["deep"] == (
+        "tiered:deep?hot=redis://:pw@one/0&cold=postgresql://two/jobs%3Fschema%3Dx&horizon=2d&spill=false"
+    )
+    assert "pw" not in mask(settings.pools["deep"])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("hot = 'memory:'", "must have cold = URL"),
+        ("hot = 'memory:'\ncold = 1", "must have cold = URL"),
+        ("hot = 'memory:'\ncold = 'memory:'\nhorizon = 2", "horizon must be a duration"),
+        ("hot = 'memory:'\ncold = 'memory:'\nspill = 'yes'", "spill must be true or false"),
+        ("hot = 'memory:'\ncold = 'memory:'\nstore = 'memory:'", "unknown setting 'store'"),
+    ],
+)
+def test_tiers_that_make_no_sense_are_refused(table: str, message: str) -> None:
+    with pytest.raises(InvalidSettings, match=message):
+        settled(f"[pool.deep]\n{table}")
+
+
 def test_the_default_pool_may_be_written_as_a_table_and_a_flag_beats_it() -> None:
     file = "[pool.default]\nstore = 'memory:'"
     assert settled(file).store == settled(file).pools["default"] == "memory:"

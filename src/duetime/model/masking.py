@@ -16,7 +16,7 @@ _SECRET_NAME = re.compile(
 )
 _SERVICE = re.compile(
     r"(?<![a-z0-9+])"
-    r"(?!(?:https?|wss?|tcp|unix|file|s3[an]?|gs|hdfs|abfss?|wasbs?|spark|sqlite|memory|group|rediss?(?:\+[a-z]+)?"
+    r"(?!(?:https?|wss?|tcp|unix|file|s3[an]?|gs|hdfs|abfss?|wasbs?|spark|sqlite|memory|group|tiered|rediss?(?:\+[a-z]+)?"
     r"|postgres(?:ql)?|mysql|mariadb|mailtos?|jsons?|forms?|xmls?)://)"
     r"([a-z][a-z0-9+]*://)[^'\"]+",
     re.IGNORECASE,

@@ -485,8 +485,12 @@ def read_accounts(file: Mapping[str, Any], file_name: str) -> dict[str, str]:
 
 
 def _pool_url(name: str, table: object, where: str) -> str:
-    """The URL of a store, or of a group: `stores` by name, and `drain`, the stores that accept no new jobs."""
+    """The URL of a store, of a group (`stores` by name, and `drain`, the stores that accept no new jobs), or of a
+    tiered pool (`hot`, `cold`, `horizon`, `spill`).
+    """
     given = _table(table, where)
+    if "hot" in given or "cold" in given:
+        return _tiered_url(name, given, where)
     if "stores" not in given:
         return _store_of(table, where)
     if unknown := sorted(set(given) - {"stores", "drain"}):
@@ -502,6 +506,21 @@ def _pool_url(name: str, table: object, where: str) -> str:
         if not _POOL_NAME.fullmatch(member) or member == "drain" or member not in members:
             raise InvalidSettings(f"{where}: {member!r} cannot be the name of a store in this group")
     return group_url(name, members, leaving)
+
+
+def _tiered_url(name: str, given: Mapping[str, object], where: str) -> str:
+    if unknown := sorted(set(given) - {"hot", "cold", "horizon", "spill"}):
+        raise InvalidSettings(
+            f"unknown setting {unknown[0]!r} in {where}; a tiered pool has hot, cold, horizon and spill"
+        )
+    for tier in ("hot", "cold"):
+        if not isinstance(given.get(tier), str) or not given[tier]:
+            raise InvalidSettings(f"{where} must have {tier} = URL")
+    if not isinstance(given.get("horizon", ""), str) or not isinstance(given.get("spill", False), bool):
+        raise InvalidSettings(f'{where}: horizon must be a duration such as "2d", and spill must be true or false')
+    parts = {**given, "spill": "true" if given.get("spill") else "false"}
+    options = [f"{key}={quote(str(value), safe=':/@')}" for key, value in parts.items()]
+    return f"tiered:{name}?{'&'.join(options)}"
 
 
 def group_url(name: str, members: Mapping[str, str], drain: Sequence[str] = ()) -> str:

@@ -9,19 +9,23 @@ error for a missing one names the extra that installs it.
     postgresql://[user:password@]host/database       ?schema=duetime&prefix=&connections=8 and libpq's own options
     mysql://[user:password@]host/database            or mariadb://; ?prefix=duetime_&connections=8&ssl_ca=&unix_socket=
     group:NAME?a=URL&b=URL&drain=b                   several stores as one; their URLs are percent-encoded
+    tiered:NAME?hot=URL&cold=URL&horizon=2d          a fast store for jobs that are due soon, a disk for the others
 """
 
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import TypedDict
 from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
-from duetime.model.clock import Clock
-from duetime.model.errors import InvalidSettings
+from duetime.model.clock import Clock, duration_ms
+from duetime.model.errors import InvalidSettings, InvalidTime
 from duetime.model.settings import read_size
 from duetime.stores.base import Store
 from duetime.stores.bulk import Bulk, PlainBulk
 from duetime.stores.sql.queries import Migration
+
+MIN_HORIZON_MS = 60_000
 
 SCHEMES = (
     "memory",
@@ -35,6 +39,7 @@ SCHEMES = (
     "mysql",
     "mariadb",
     "group",
+    "tiered",
 )
 
 
@@ -69,14 +74,24 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
             except ModuleNotFoundError as missing:
                 raise InvalidSettings.lacks(f"{scheme}://", "mysql", missing) from None
             return await MysqlStore.open(url, clock=clock)
-        case "group":
-            from duetime.stores.group.store import GroupStore
-
-            name, members, drain = _group_parts(url)
-            opening = {member: partial(open_store, own, clock=clock) for member, own in members.items()}
-            return await GroupStore.open(name, opening, drain)
+        case "group" | "tiered":
+            return await _open_several(url, clock)
         case _:
             raise _unknown(url)
+
+
+async def _open_several(url: str, clock: Clock | None) -> Store:
+    if url.startswith("group:"):
+        from duetime.stores.group.store import GroupStore
+
+        name, members, drain = _group_parts(url)
+        opening = {member: partial(open_store, own, clock=clock) for member, own in members.items()}
+        return await GroupStore.open(name, opening, drain)
+    from duetime.stores.tiered.store import TieredStore
+
+    name, hot, cold, options = _tiered_parts(url)
+    tiers = [partial(open_store, own, clock=clock) for own in (hot, cold)]
+    return await TieredStore.open(name, *tiers, clock=clock, **options)
 
 
 def _unknown(url: str) -> InvalidSettings:
@@ -191,3 +206,30 @@ def _group_parts(url: str) -> tuple[str, dict[str, str], list[str]]:
     if not name or not members:
         raise InvalidSettings("a group URL must have a name and members: group:NAME?a=redis://one&b=redis://two")
     return name, members, drain
+
+
+class _TieredOptions(TypedDict):
+    horizon_ms: int
+    spill: bool
+
+
+def _tiered_parts(url: str) -> tuple[str, str, str, _TieredOptions]:
+    """Name, hot, cold and options: what `model/settings.py` makes of the table of a pool."""
+    name, _, query = url.removeprefix("tiered:").partition("?")
+    given = dict(parse_qsl(query))
+    if not name or not {"hot", "cold"} <= given.keys() <= {"hot", "cold", "horizon", "spill"}:
+        raise InvalidSettings(
+            "a tiered URL must have a name and two stores: tiered:NAME?hot=redis://one&cold=postgresql://two&horizon=2d"
+        )
+    for tier in ("hot", "cold"):
+        if given[tier].startswith("tiered:"):
+            raise InvalidSettings(f"tiered pool {name}: {tier} must not be a tiered pool itself")
+    if given.get("spill", "false") not in ("true", "false"):
+        raise InvalidSettings(f"tiered pool {name}: spill must be true or false, got {given['spill']!r}")
+    try:
+        horizon_ms = duration_ms(given.get("horizon", "2d"))
+    except InvalidTime as error:
+        raise InvalidSettings(f"tiered pool {name}: horizon: {error.message}") from None
+    if horizon_ms < MIN_HORIZON_MS:
+        raise InvalidSettings(f"tiered pool {name}: horizon must be at least 1m, got {given['horizon']}")
+    return name, given["hot"], given["cold"], {"horizon_ms": horizon_ms, "spill": given.get("spill") == "true"}

@@ -167,17 +167,7 @@ class GroupStore:
         """What the reachable members moved. No two members give the same receipt, so each may get all of them."""
         share = max(limit // len(self._members.names), 1)
         found = (await self._members.ask(lambda store: store.reap(share, recorded=recorded))).require_one().found
-        moved: dict[Queue, list[Moved]] = {}
-        pushed: dict[Queue, list[tuple[Push, Pushed]]] = {}
-        receipts: list[str] = []
-        for reaped in found.values():
-            for queue, happened in reaped.moved.items():
-                moved.setdefault(queue, []).extend(happened)
-            for queue, accepted in reaped.pushed.items():
-                pushed.setdefault(queue, []).extend(accepted)
-            receipts.extend(reaped.receipts)
-        now = max(reaped.now for reaped in found.values())
-        return Reaped(moved, _earliest(reaped.next_at for reaped in found.values()), now, pushed, tuple(receipts))
+        return merge_reaped(list(found.values()))
 
     async def wakeups(self) -> AsyncIterator[Wake]:
         """Wakes of all members. After a lost member is back, its first wake is "check every queue"."""
@@ -250,7 +240,7 @@ class GroupStore:
 
     async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
         found = (await self._members.ask(lambda store: store.totals(queues))).require_all()
-        return [_add_totals(totals) for totals in zip(*found.values(), strict=True)]
+        return [add_totals(totals) for totals in zip(*found.values(), strict=True)]
 
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
         found = (await self._members.ask(lambda store: store.queues(namespace))).require_one().found
@@ -371,7 +361,21 @@ def _earliest(times: Iterable[int | None]) -> int | None:
     return min((at for at in times if at is not None), default=None)
 
 
-def _add_totals(parts: Sequence[QueueTotals]) -> QueueTotals:
+def merge_reaped(parts: Sequence[Reaped]) -> Reaped:
+    moved: dict[Queue, list[Moved]] = {}
+    pushed: dict[Queue, list[tuple[Push, Pushed]]] = {}
+    for reaped in parts:
+        for queue, happened in reaped.moved.items():
+            moved.setdefault(queue, []).extend(happened)
+        for queue, accepted in reaped.pushed.items():
+            pushed.setdefault(queue, []).extend(accepted)
+    receipts = tuple(receipt for reaped in parts for receipt in reaped.receipts)
+    return Reaped(
+        moved, _earliest(reaped.next_at for reaped in parts), max(reaped.now for reaped in parts), pushed, receipts
+    )
+
+
+def add_totals(parts: Sequence[QueueTotals]) -> QueueTotals:
     dates = sorted({each for one in parts for each in one.days})
     days = {each: _sum([one.days[each] for one in parts if each in one.days]) for each in dates}
     return QueueTotals(_sum([one.running for one in parts]), days)

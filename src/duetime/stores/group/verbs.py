@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
-from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Event, Job, Lease, Moved, State, payload_bytes
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Event, Job, Lease, Moved, NewJob, State, payload_bytes
 from duetime.model.names import Queue, placing_part
 from duetime.stores.base import Ask, Push, Pushed, Reserved, Store, get_all, part_of, with_parts
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, distinct_finishes
@@ -160,7 +160,7 @@ async def push(members: Members, queue: Queue, requests: Sequence[Push]) -> list
             shown = named(name, answer) if name in answers.found and isinstance(answer, MemberProblem) else answer
             shares_done[number].append((share, shown))
     return [
-        refusal or _join(len(request.jobs), done)
+        refusal or join_parts(request.jobs, done)
         for refusal, request, done in zip(refusals, requests, shares_done, strict=True)
     ]
 
@@ -205,28 +205,34 @@ async def _find_members(
     return found, {job_id: problem for name, problem in answers.problems.items() for job_id in ids_by_name[name]}
 
 
-def _join(size: int, parts: Sequence[tuple[Sequence[int], Pushed | DuetimeError]]) -> Pushed | DuetimeError:
-    """Join the members' parts into one answer. An error of one part is the answer, and says what else was done."""
+def join_parts(
+    jobs: Sequence[NewJob], parts: Sequence[tuple[Sequence[int], Pushed | DuetimeError]]
+) -> Pushed | DuetimeError:
+    """Join the answers for parts of a request into one. An error of one part is the answer, and says what else was
+    done. A part that repeats a mark may answer for the jobs that it had the first time.
+    """
     done = [(places, answer) for places, answer in parts if isinstance(answer, Pushed)]
     failed = [answer for _, answer in parts if isinstance(answer, DuetimeError)]
     if failed:
         # An unknown outcome comes first: jobs may be there although another member refused its part.
         error = min(failed, key=lambda one: (not outcome_unknown(one), isinstance(one, MemberProblem)))
+        done = [(places, answer) for places, answer in done if places]
         if not done:
             return error
         pushed = sum(len(places) for places, _ in done)
-        message = f"{error.message}; {pushed} of {size} jobs were pushed to other members"
+        message = f"{error.message}; {pushed} of {len(jobs)} jobs were pushed to other members"
         return with_parts(type(error)(message, **{**error.fields, "unknown": True}), done)
     if len(done) == 1:
         return done[0][1]
-    jobs: list[Moved | None] = [None] * size
+    moved: dict[int, Moved] = {}
     for places, answer in done:
-        for place, moved in zip(places, answer.jobs, strict=True):
-            jobs[place] = moved
+        if len(places) == len(answer.jobs):
+            moved.update(zip(places, answer.jobs, strict=True))
+    by_id = {one.id: one for _, answer in done for one in answer.jobs}
     return Pushed(
-        [moved for moved in jobs if moved],
+        [moved.get(at) or by_id.get(job.id) or Moved(Event.KEPT, job.id, 0) for at, job in enumerate(jobs)],
         max(answer.now for _, answer in done),
-        all(answer.repeated for _, answer in done),
+        all(answer.repeated for places, answer in done if places),
     )
 
 
@@ -326,7 +332,7 @@ async def _finish(
 
     found = await find_each(members, queue, [finishes[place].lease.id for place in open_places], send)
     answers: dict[int, Finished | DuetimeError | None] = {**refused, **dict(zip(open_places, found, strict=True))}
-    return [_with_kept(one, answers[place], taken) for place, one in enumerate(finishes)]
+    return [with_kept(one, answers[place], taken) for place, one in enumerate(finishes)]
 
 
 async def _find_anywhere(
@@ -336,7 +342,7 @@ async def _find_anywhere(
     if not ids:
         return {}, {}
     answers = await members.ask(partial(get_all, queue=queue, ids=ids))
-    taken = {job.id: _kept(job) for jobs in answers.found.values() for job in jobs if job}
+    taken = {job.id: kept(job) for jobs in answers.found.values() for job in jobs if job}
     unknown: dict[str, StoreUnavailable] = {}
     for job_id in ids if answers.problems else ():
         for home in members.homes(queue, job_id):
@@ -345,13 +351,13 @@ async def _find_anywhere(
     return taken, unknown
 
 
-def _kept(job: Job) -> Moved:
+def kept(job: Job) -> Moved:
     place = job.state.value if job.state in (State.LEASED, State.DEAD) else "waiting"
     due_at = job.due_at if place == "waiting" else 0
     return Moved(Event.KEPT, job.id, job.born, job.attempt, due_at, reason=place)
 
 
-def _with_kept(
+def with_kept(
     one: Finish, answer: Finished | DuetimeError | None, taken: Mapping[str, Moved]
 ) -> Finished | DuetimeError | None:
     if not isinstance(answer, Finished):
