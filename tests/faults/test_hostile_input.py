@@ -21,12 +21,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from duetime.cli.push_file import own_queue
+from duetime.engine.schedules import read_tick
 from duetime.http.request_head import RequestRefused, TrustedProxies, absolute_target
 from duetime.journal.events import Entry, read_line, write_line
 from duetime.journal.reader import read_segment
 from duetime.model.clock import duration_ms, instant_ms
 from duetime.model.condition import parse as parse_condition
-from duetime.model.errors import DuetimeError, InvalidCondition, InvalidRequest, InvalidSettings, InvalidTime
+from duetime.model.errors import NOT_JSON, DuetimeError, InvalidCondition, InvalidRequest, InvalidSettings, InvalidTime
 from duetime.model.job import Event, NewJob
 from duetime.model.masking import mask
 from duetime.model.names import Queue
@@ -47,6 +49,9 @@ from duetime.stores.memory.store import MemoryStore
 from duetime.stores.redis.codec import is_value, read_header, read_info
 from duetime.stores.sql.outbox import OutboxRow
 from duetime.transfer.backup_file import check_backup, write_backup
+from duetime.wire.payload import read as read_payload
+from duetime.worker.batches import read_keeper
+from duetime.worker.groups import wants_result
 
 MOST_TIMES = 2_000
 """A quadratic parser needs more than ten times as much for the length below."""
@@ -91,6 +96,11 @@ def read_redis_value(raw: bytes) -> None:
     read_info(raw)
     if is_value(raw):
         read_header(raw)
+
+
+def read_task(raw: bytes) -> None:
+    payload = read_payload(raw)
+    wants_result(payload)
 
 
 LINE = write_line(Entry(ts=NOW_MS, event=Event.ACCEPTED, id="a", born=NOW_MS, body="x", wrote_at=1, node="n", seq=1))
@@ -142,6 +152,22 @@ PARSERS: dict[str, Parser] = {
         (InvalidSettings,),
         (b'port = 8080\nstore = "sqlite:a.db"', b'[pool.a]\nstore = "memory:"'),
         (b"[", b"a=" + b"[" * LENGTH, b"a=[", b"a={b=", b'"', b"\n", b"a=1\n"),
+    ),
+    "task": Parser(
+        read_task,
+        NOT_JSON,
+        (b'{"job":"t","data":{},"joining":{"name":"abc","of":2,"results_ms":5}}', b'{"job":"t","chained":[{}]}'),
+        (b"[", b'{"job":', b'{"joining":[', b'"'),
+    ),
+    "batch": Parser(read_keeper, (), (b'{"batch":{"queue":"q","name":"abcdef"}}',), (b"[", b'{"batch":', b'"')),
+    "tick": Parser(
+        read_tick,
+        (),
+        (b'{"task":"t","queue":"q","schedule":"every 1h","missed":"skip","run_at":1}',),
+        (b"[", b'{"task":', b'"'),
+    ),
+    "line of push --file": Parser(
+        lambda raw: own_queue(raw, "ns"), (DuetimeError,), (b'{"queue":"abcdef","body":"x"}',), (b"[", b'{"queue":')
     ),
     "size": Parser(text(read_size), (ValueError,), (b"64MiB", b"1 GB", b"512"), (b"9", b"1.", b" ", b"M")),
     "Redis value": Parser(read_redis_value, (), (b"\x02" + bytes(5) + b"body",), (b"\0", b"\x02", b"\xff")),

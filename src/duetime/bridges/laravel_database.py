@@ -22,7 +22,7 @@ from duetime.bridges.foreign import HeldBatch, Sizes
 from duetime.bridges.laravel import RETRY_AFTER_S, LaravelQueues, ReservedJob
 from duetime.bridges.payload import read_payload
 from duetime.model.clock import Duration
-from duetime.model.errors import DuetimeError, InvalidRequest, InvalidSettings, StoreUnavailable
+from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, InvalidSettings, StoreUnavailable
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 POLL_S = 0.5
@@ -338,7 +338,7 @@ def _without_redis_fields(text: bytes) -> str:
     """A table has the id and the attempts in columns; Laravel writes neither into the payload there."""
     try:
         fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return text.decode(errors="replace")
     kept = {name: value for name, value in fields.items() if name not in {"id", "attempts"}}
     return msgspec.json.encode(kept).decode()

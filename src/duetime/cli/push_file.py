@@ -22,7 +22,7 @@ from duetime.cli.output import error_document, queue_document
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields
 from duetime.model.clock import SystemClock, duration_ms, instant_ms
-from duetime.model.errors import DuetimeError, InvalidRequest, StoreUnavailable
+from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, StoreUnavailable
 from duetime.model.job import (
     DEFAULT_TRIES,
     STEP_BYTES,
@@ -172,7 +172,7 @@ def own_queue(raw: bytes, namespace: str) -> tuple[Queue, bytes]:
         name = msgspec.json.decode(given["queue"], type=str)
     except KeyError:
         raise InvalidRequest("line must have a queue, or name one for all lines: push QUEUE") from None
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         raise InvalidRequest(f"line must be a job: {error}") from None
     if not _is_listed(given):
         del given["queue"]
@@ -189,7 +189,7 @@ def read_line(raw: bytes, defaults: JobFields, client: Client) -> NewJob:
             given = _listed(given)
             raw = msgspec.json.encode(given)
         written = msgspec.json.decode(raw, type=JobIn)
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         raise InvalidRequest(f"line must be a job: {error}") from None
     if "body" not in given and "body_b64" not in given:
         raise InvalidRequest("line must have a body or body_b64")

@@ -23,7 +23,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from duetime.engine.duties import Rounds, run_duty
 from duetime.model.clock import MAX_INSTANT, Clock, SystemClock, duration_ms
-from duetime.model.errors import DuetimeError, InvalidRequest, LeaseLost, ScheduleDeclared, ScheduleNotFound
+from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, LeaseLost, ScheduleDeclared, ScheduleNotFound
 from duetime.model.job import DEFAULT_TRIES, MAX_BODY, Delivery, IfExists, Job, NewJob, Priority, State, check_job
 from duetime.model.names import MAX_ID, Queue, check_id, check_queue
 from duetime.model.schedules import Missed, Overlap, SchedulePlan, cron, every, parse, plan
@@ -93,7 +93,7 @@ def read_tick(body: bytes) -> Tick | None:
     """None if the body is not a tick: anybody may push to the queue of the ticks of a namespace."""
     try:
         return msgspec.json.decode(body, type=Tick)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return None
 
 

@@ -44,6 +44,8 @@ from collections.abc import Iterator
 from copy import copy
 from typing import Any, ClassVar, Self
 
+import msgspec
+
 
 class DuetimeError(Exception):
     """Something Duetime refused or could not do."""
@@ -392,3 +394,9 @@ def _tree(root: type[DuetimeError]) -> Iterator[type[DuetimeError]]:
 
 BY_CODE: dict[str, type[DuetimeError]] = {kind.code: kind for kind in _tree(DuetimeError)}
 """Classes by code: a client raises the same class as the engine."""
+
+
+NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not JSON of the expected type: text that is not UTF-8 and deep nesting have
+errors of their own.
+"""

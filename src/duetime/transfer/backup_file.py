@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from duetime.model.clock import rfc3339
-from duetime.model.errors import Conflict, InvalidRequest, StoreUnavailable
+from duetime.model.errors import NOT_JSON, Conflict, InvalidRequest, StoreUnavailable
 from duetime.model.job import STEP_BYTES, STEP_JOBS, Job, State, chunks, payload_bytes
 from duetime.model.names import Queue
 from duetime.stores.base import QueueRules, RulesChange, Store
@@ -166,7 +166,7 @@ def read_backup(path: Path) -> Iterator[BackupLine]:
                 yield line
     except FileNotFoundError:
         raise InvalidRequest(f"there is no file {path}") from None
-    except (OSError, EOFError, zlib.error, msgspec.DecodeError) as error:
+    except (OSError, EOFError, zlib.error, *NOT_JSON) as error:
         raise InvalidRequest(f"{path} cannot be read as a backup: {error}") from None
     if last is None or last.end is None:
         raise InvalidRequest(f"{path} is cut off: its end is missing")

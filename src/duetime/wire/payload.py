@@ -91,7 +91,7 @@ _foreign = msgspec.json.Decoder(ForeignPayload)
 
 
 def read(body: bytes) -> Payload:
-    """Raises msgspec.MsgspecError (a ValueError) for anything that is no payload."""
+    """Raises one of `NOT_JSON` for anything that is no payload."""
     try:
         return _exact.decode(body)
     except msgspec.ValidationError:

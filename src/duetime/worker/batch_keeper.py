@@ -28,7 +28,7 @@ from duetime.client.calls import (
     status,
     totals,
 )
-from duetime.model.errors import DuetimeError, Forbidden, LeaseLost
+from duetime.model.errors import NOT_JSON, DuetimeError, Forbidden, LeaseLost
 from duetime.model.job import DAY_MS, Delivery, NewJob, chunks
 from duetime.model.names import FOLLOWS, check_queue
 from duetime.stores.base import RulesChange
@@ -107,7 +107,7 @@ class BatchKeeper:
                 acted = await self._handle(delivery) or acted
             except LeaseLost:  # somebody has changed the batch meanwhile; its new keeper is due
                 acted = True
-            except msgspec.MsgspecError as error:
+            except NOT_JSON as error:
                 await self._app.send_async(kill(delivery, f"this is no batch: {error}"))
             except DuetimeError as error:
                 log.warning("batch_waits", extra={"batch": delivery.lease.id, "error": error.message})

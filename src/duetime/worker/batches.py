@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from duetime.client.calls import cancel, configure, get, list_jobs, push, reschedule, results, status, totals
 from duetime.model.clock import MAX_INSTANT, Duration, duration_ms
-from duetime.model.errors import Conflict, InvalidRequest, MarkMismatch, NotFound
+from duetime.model.errors import NOT_JSON, Conflict, InvalidRequest, MarkMismatch, NotFound
 from duetime.model.ids import LENGTH
 from duetime.model.job import Counts, IfExists, Job, Moved, NewJob, State, Totals, chunks
 from duetime.model.names import FOLLOWS, MAX_ID, Queue, check_id, check_queue
@@ -115,7 +115,7 @@ def read_keeper(body: bytes) -> BatchRecord | None:
     """None if this is no keeper: anybody may push to its queue."""
     try:
         return msgspec.json.decode(body, type=KeeperBody).batch
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return None
 
 

@@ -112,7 +112,7 @@ def with_steps(body: bytes, steps: Sequence[ChainedStep]) -> bytes:
 
 
 def next_job(queue: Queue, payload: Payload, result: bytes | None) -> NewJob | None:
-    """The job that follows from a step that is done, for the queue of that step. Raises msgspec.MsgspecError."""
+    """The job that follows from a step that is done, for the queue of that step. Raises one of `NOT_JSON`."""
     steps = [] if payload.chained is UNSET else msgspec.json.decode(payload.chained, type=list[ChainedStep])
     if not steps:
         return None
@@ -126,7 +126,7 @@ def next_job(queue: Queue, payload: Payload, result: bytes | None) -> NewJob | N
 
 
 def filled_body(step: ChainedStep, result: bytes | None) -> bytes:
-    """The step's body with the result in the place of PREVIOUS. Raises msgspec.MsgspecError."""
+    """The step's body with the result in the place of PREVIOUS. Raises one of `NOT_JSON`."""
     body = bytes(step.body)
     if not step.previous:
         return body

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from duetime.model.errors import DuetimeError
+from duetime.model.errors import NOT_JSON, DuetimeError
 from duetime.model.job import MAX_RESULT
 from duetime.wire.payload import Payload, read
 from duetime.worker.arguments import encode_model
@@ -116,7 +116,7 @@ def execute(app: "App", info: JobInfo, link: JobLink, loop: ThreadLoop, payload:
     """
     try:
         return copy_context().run(_execute, app, info, link, loop, payload or read(info.body))
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         return ended_by(UnknownTask(f"job body must be a task, got something else: {error}"))
     except BaseException as error:
         return ended_by(error)

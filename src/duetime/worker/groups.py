@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from duetime.client.calls import cancel, get, results
-from duetime.model.errors import InvalidRequest
+from duetime.model.errors import NOT_JSON, InvalidRequest
 from duetime.model.job import DAY_MS, MAX_BODY, MAX_RESULT_MS, STEP_JOBS, Event, Job, Moved, State, chunks
 from duetime.model.names import FOLLOWS, Queue, check_queue
 from duetime.stores.finishes import Join
@@ -213,7 +213,7 @@ def group(*steps: TaskStep[Any]) -> TaskGroup:
 
 
 def joining_of(payload: Payload) -> Joining | None:
-    """The join that a job takes part in. Raises msgspec.MsgspecError."""
+    """The join that a job takes part in. Raises one of `NOT_JSON`."""
     return None if payload.joining is UNSET else msgspec.json.decode(payload.joining, type=Joining)
 
 
@@ -223,7 +223,7 @@ def wants_result(payload: Payload) -> bool:
         return True
     try:
         joining = joining_of(payload)
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         return False
     return joining is not None and joining.results_ms > 0
 

@@ -13,7 +13,7 @@ import msgspec
 
 from duetime.client.calls import cancel, get, reschedule, results
 from duetime.model.clock import Duration, Instant, duration_ms, rfc3339
-from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound
+from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, JobNotFound
 from duetime.model.job import Event, Job, Moved, State
 from duetime.model.names import Queue
 from duetime.stores.base import KeptResult
@@ -250,7 +250,7 @@ class TaskHandle(Generic[R]):
     def _value(self, kept: KeptResult) -> R:
         try:
             return msgspec.json.decode(kept.result, type=self._task.return_type, dec_hook=decode_model)
-        except msgspec.MsgspecError as error:
+        except NOT_JSON as error:
             raise InvalidRequest(f"result must have the return type of {self._task.name}: {error}") from None
 
 

@@ -18,7 +18,7 @@ import msgspec
 from duetime.client import AsyncClient
 from duetime.client.calls import ClientLeases
 from duetime.consumer.held_leases import Answer, HeldLeases, Spawn
-from duetime.model.errors import DuetimeError, LeaseLost
+from duetime.model.errors import NOT_JSON, DuetimeError, LeaseLost
 from duetime.model.job import DAY_MS, Delivery, Event, Moved
 from duetime.stores.base import Finish
 from duetime.wire.payload import (
@@ -300,7 +300,7 @@ def finish_of(app: "App", run: Run) -> Finish | None:
     try:
         joining = joining_of(payload)
         following = next_job(lease.queue, payload, result)
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         log.error("what_follows_not_readable", extra={"job": lease.id, "error": str(error)})
     if joining is not None:
         kept_ms = max(kept_ms, joining.results_ms)

@@ -21,7 +21,7 @@ from msgspec import Raw, Struct
 from duetime.client.call import Call
 from duetime.client.calls import get, push
 from duetime.model.clock import Duration, duration_ms
-from duetime.model.errors import DuetimeError, InvalidRequest, InvalidSettings, MarkMismatch, StoreUnavailable
+from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, InvalidSettings, MarkMismatch, StoreUnavailable
 from duetime.model.job import DAY_MS, Event, IfExists, Job, NewJob, State
 from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Mark
@@ -183,11 +183,11 @@ class Encrypted:
     def opening(self, job: CurrentJob) -> None:
         try:
             sealed = msgspec.json.decode(job.data, type=SealedArguments)
-        except msgspec.MsgspecError:
+        except NOT_JSON:
             raise Fail("arguments must be encrypted") from None
         try:
             bound = msgspec.json.decode(self._fernet.decrypt(sealed.token), type=BoundArguments)
-        except (self._refusal, msgspec.MsgspecError):
+        except (self._refusal, *NOT_JSON):
             raise Fail("arguments cannot be decrypted: none of the keys fits, or they were changed") from None
         if bound.job != (job.info.namespace, job.info.queue, job.name, job.info.id):
             raise Fail(
@@ -415,7 +415,7 @@ class OverlapLock:
         try:
             holder = msgspec.json.decode(lock.body, type=LockHolder)
             queue = check_queue(self._queue.namespace, holder.queue)
-        except (msgspec.MsgspecError, DuetimeError):
+        except (*NOT_JSON, DuetimeError):
             return False  # it was let go of
         return await is_leased(self._job, queue, holder.id, holder.born, holder.attempt)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from duetime.client.call import Call, Request, decode, get_request, then
 from duetime.engine import Engine
-from duetime.model.errors import DuetimeError
+from duetime.model.errors import NOT_JSON, DuetimeError
 from duetime.model.names import Queue
 from duetime.stores.registry import Counter
 from duetime.wire.messages import CounterOut, CountIn
@@ -37,7 +37,7 @@ def count_with_life(namespace: str, name: str, by: int = 0, *, life_ms: int = 0)
         try:
             counter = msgspec.json.decode(reply, type=CounterOut)
             return Counter(counter.value, counter.left_ms)
-        except msgspec.MsgspecError as error:
+        except NOT_JSON as error:
             raise DuetimeError(f"server's answer cannot be read as a counter: {error}") from None
 
     return Call(request, parse, run, repeatable=by == 0)

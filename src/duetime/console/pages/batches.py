@@ -15,7 +15,7 @@ from duetime.console.forms import FormReader
 from duetime.console.visit import Visit
 from duetime.engine.engine import Engine
 from duetime.model.clock import MAX_INSTANT, duration_ms
-from duetime.model.errors import Conflict, DuetimeError, InvalidRequest, MarkMismatch, NotFound
+from duetime.model.errors import NOT_JSON, Conflict, DuetimeError, InvalidRequest, MarkMismatch, NotFound
 from duetime.model.job import Counts, IfExists, Moved, NewJob, State, Totals
 from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Mark
@@ -127,7 +127,7 @@ async def _set_cancelled(engine: Engine, queue: Queue) -> None:
             raise NotFound(f"batch {queue} cannot be cancelled: it is over or does not exist")
         try:
             known = msgspec.json.decode(keeper.body, type=RawKeeperBody)
-        except (msgspec.MsgspecError, RecursionError):
+        except NOT_JSON:
             raise InvalidRequest(f"{queue} cannot be cancelled: it is not a batch") from None
         known.batch["cancelled"] = Raw(b"true")
         body = msgspec.json.encode(known)

@@ -15,7 +15,7 @@ from duetime.console.failures import FailureGroup, GroupKey, Place
 from duetime.console.formats import number
 from duetime.console.pages.jobs import export_lines, preview
 from duetime.console.visit import Visit, chosen, link
-from duetime.model.errors import InvalidRequest
+from duetime.model.errors import NOT_JSON, InvalidRequest
 from duetime.model.ids import IdMaker
 from duetime.model.job import STEP_JOBS, Job, State
 from duetime.model.names import Queue, check_id, check_queue
@@ -136,7 +136,7 @@ def _read_job(visit: Visit, text: str) -> tuple[Place, str]:
     """A ticked row: pool, namespace, queue and id. Raises InvalidRequest, and NotFound where the session sees none."""
     try:
         pool, namespace, name, job_id = msgspec.json.decode(text, type=tuple[str, str, str, str])
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         raise InvalidRequest("not a job of the list") from None
     queue: Queue = check_queue(namespace, name)
     visit.check_sees(pool, queue.namespace)

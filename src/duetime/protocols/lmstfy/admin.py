@@ -19,7 +19,7 @@ from duetime import __version__
 from duetime.alerts import problems as alerts
 from duetime.alerts.senders import MailServer
 from duetime.metrics.snapshots import CONTENT_TYPE
-from duetime.model.errors import DuetimeError, PoolNotFound, TooManyRequests, Unauthorized, VersionConflict
+from duetime.model.errors import NOT_JSON, DuetimeError, PoolNotFound, TooManyRequests, Unauthorized, VersionConflict
 from duetime.model.ids import IdMaker
 from duetime.model.names import DEFAULT_POOL, MAX_NAME
 from duetime.protocols.asgi import header, request_id, send_answer
@@ -188,7 +188,7 @@ async def delete_limit(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
 async def _read_limit(call: AdminCall) -> Limit:
     try:
         limit = msgspec.json.decode(await call.body(), type=Limit)
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         raise Refused(LmstfyAnswer(400, b'{"error":{}}', (TEXT,))) from None
     if limit.read == 0 and limit.write == 0:
         raise Refused(LmstfyAnswer(400, to_json({"limiter": limit})))
@@ -235,7 +235,7 @@ async def _read_json(call: AdminCall, form: type[T]) -> T:
         return msgspec.json.decode(await call.body(), type=form)
     except msgspec.ValidationError as error:
         raise refused(400, str(error)) from None
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise refused(400, f"body must be JSON: {error}") from None
 
 
