@@ -135,6 +135,8 @@ class SqliteLink(DatabaseLink):
 
 T = TypeVar("T")
 
+SWEEP_EVERY_MS = 10_000
+"""How often a process that writes nothing deletes rows that are no longer needed."""
 LOCK_TIMEOUT_S = 5.0
 """How long a call waits for another process's transaction before StoreUnavailable."""
 
@@ -179,6 +181,7 @@ class SqliteStore(SqlStore):
         self._clock, self._connect_blocking = clock, connect_blocking
         self._blocking: list[BlockingSqlite] = []
         self._data_version = 0
+        self._has_written, self._swept_at = True, 0
         self._write_lock, self._mailboxes = _open_shared_files(path)
         hub = SqliteWakeHub(self._mailboxes, self._poll_meta)
         self._hub, self._announce = hub, hub.announce
@@ -228,7 +231,7 @@ class SqliteStore(SqlStore):
             self._announce(news)
 
     async def _poll_meta(self, always: bool) -> Meta | None:
-        return await self._read(lambda step: self._read_meta(step, always))
+        return await self._poll(lambda step: self._read_meta(step, always))
 
     def _read_meta(self, step: Step, always: bool) -> Meta | None:
         before, (self._data_version,) = self._data_version, step.fetch_one("data_version")
@@ -242,11 +245,16 @@ class SqliteStore(SqlStore):
     def _write(
         self, operation: Callable[[Step], T], *, queue: Queue | None = None, jobs: int = 1, adds: bool = False
     ) -> Later[T]:
+        self._has_written = True
         return self._writer.run(operation, key="writer", line=queue, jobs=jobs, adds=adds)
 
     def _read(self, operation: Callable[[Step], T], *, queue: Queue | None = None) -> Later[T]:
         """Each step is alone in its transaction, as a big one is, so that its answer waits for no other."""
         return self._reader.run(operation, key="reader", line=queue, jobs=BIG_JOBS, read_only=True)
+
+    def _poll(self, operation: Callable[[Step], T]) -> Later[T]:
+        """As `_read`, for checks that are made every second: those of one tick share a transaction."""
+        return self._reader.run(operation, key="reader", read_only=True)
 
     def _open_blocking(self) -> BlockingSqlite:
         opened = BlockingSqlite(
@@ -277,7 +285,17 @@ class SqliteStore(SqlStore):
         return step.fast_push(queue, requests) or verbs.push(step, queue, requests)
 
     async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
-        return await self._write(lambda step: verbs.reap(step, limit))
+        """In a process that writes nothing, the reader checks first whether a lease or a ttl has ended: an idle process
+        takes no write lock.
+        """
+        if not self._has_written and 0 <= self._clock.now_ms() - self._swept_at < SWEEP_EVERY_MS:
+            next_at, now = await self._poll(lambda step: (verbs.next_reap(step), step.now))
+            if next_at is None or next_at > now:
+                return Reaped({}, next_at, now)
+        reaped = await self._write(lambda step: verbs.reap(step, limit))
+        if not reaped.moved and (reaped.next_at is None or reaped.next_at > reaped.now):
+            self._has_written, self._swept_at = False, reaped.now
+        return reaped
 
     async def ping(self) -> StoreInfo:
         epoch, now, disk = await self._read(
