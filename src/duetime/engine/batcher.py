@@ -194,7 +194,8 @@ class Lane(Generic[Asked, Answer]):
         inbox: Inbox[Asked, Answer] | None = self._inboxes.get(queue)
         if inbox is None:
             inbox = Inbox()
-            if self._shared_until.get(queue, 0.0) <= monotonic() and self.start_single(request, reply, inbox):
+            is_shared = queue in self._shared_until and monotonic() < self._shared_until[queue]
+            if not is_shared and self.start_single(request, reply, inbox):
                 inbox.runners = 1
                 self._inboxes[queue] = inbox
                 self.singles += 1

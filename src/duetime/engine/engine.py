@@ -220,6 +220,8 @@ class Engine:
 
     async def _try_reserve(self, queues: Sequence[Queue], limit: int, ttr_ms: int) -> list[Delivery]:
         """One call per queue until there is enough."""
+        if len(queues) == 1:
+            return await self._batcher.run(ReserveRequest(queues[0], ttr_ms, limit))
         found: list[Delivery] = []
         if len(queues) >= MANY_QUEUES:
             queues = await self._waiters.due_queues(queues)
