@@ -189,7 +189,10 @@ def test_a_row_may_have_its_own_queue_and_options(spark: SparkSession, shell: Sh
     assert slow.expires_at - slow.born == 9 * 3_600_000
     assert abs(slow.due_at - slow.born - 180_000) < 60_000
     refused = shell.run("pipeline", "schedule", *where, "--column", "colour=1")
-    assert "--column must name one of delay, queue, ttl, tries, priority, attributes, got 'colour'" in refused.err
+    assert (
+        "--column must name one of delay, queue, ttl, tries, priority, attributes, if_exists, got 'colour'"
+        in refused.err
+    )
 
 
 def test_a_source_without_rows_is_named_and_leaves_no_batch(spark: SparkSession, shell: Shell) -> None:
@@ -209,7 +212,7 @@ def test_a_source_without_rows_is_named_and_leaves_no_batch(spark: SparkSession,
         (("--source", "members.csv", "--body", "email("), "PARSE_SYNTAX_ERROR"),
         (("--source", "nowhere.csv", "--body", "email"), "PATH_NOT_FOUND"),
         (("--source", "members.csv", "--body", "email", "--priority", "urgent"), "a priority is high, normal or low"),
-        (("--source", "members.csv", "--body", "email", "--bad-rows", "maybe"), "must be fail or skip"),
+        (("--source", "members.csv", "--body", "email", "--bad-rows", "maybe"), "must be one of fail, skip"),
     ],
 )
 def test_what_cannot_be_right_is_said_in_one_line(

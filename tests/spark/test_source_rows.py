@@ -15,7 +15,7 @@ from duetime.model.names import check_id
 from duetime.spark.load.chunks import Cutter
 from duetime.spark.load.job_columns import REASONS, SCHEMA, job_columns, read_zone
 from duetime.spark.load.job_rows import ROWS, check_columns, job_rows
-from duetime.spark.load.options import read_options
+from duetime.spark.load.options import LoadOptions, read_options
 from duetime.stores.base import Mark
 
 NOW = 1_800_000_000_000
@@ -64,7 +64,8 @@ def test_the_verdict_on_rows_of_all_kinds(spark: SparkSession) -> None:
     rows = rows_of(spark, ROWS_OF_ALL_KINDS)
 
     reasons = {row["id"]: row["reason"] for row in rows if row["reason"]}
-    assert set(reasons.values()) == set(REASONS.values()) - {REASONS["due_seconds"]}
+    others = ("due_seconds", "due_null", "action_bad")
+    assert set(reasons.values()) == set(REASONS.values()) - {REASONS[name] for name in others}
     fine = {row["id"]: row for row in rows if not row["reason"]}
     assert set(fine) == {
         "fine", "defaults", "with space", "i" * 128, "largest", "rounded", "no-ttl", "numbered"
@@ -166,7 +167,7 @@ def test_the_two_tables_have_the_same_columns() -> None:
 )
 def test_columns_of_the_wrong_type(spark: SparkSession, columns: str, problem: str) -> None:
     with pytest.raises(InvalidRequest, match=problem):
-        check_columns(spark.sql(f"select {columns}").schema)
+        check_columns(spark.sql(f"select {columns}").schema, LoadOptions("redis://x"))
 
 
 @pytest.mark.parametrize("size", [1, 7, 499, 500, 501, 1_300, 5_000])
@@ -181,13 +182,14 @@ def test_where_rows_are_cut_does_not_depend_on_the_batches_they_come_in(size: in
         "tries": [5] * count,
         "priority": [2 if index < 4_000 else 3 for index in range(count)],
         "attributes": [None if index % 1_000 else '{"k":"v"}' for index in range(count)],
+        "action": ["keep"] * count,
         "reason": [None] * count,
     }
     table = pa.table(rows, schema=SCHEMA)
 
     def cut(pieces: list[pa.Table]) -> list[tuple[str, str, int, bytes]]:
         marks: list[tuple[str, str, int, bytes]] = []
-        for queue, columns, steps in Cutter("crm", lambda number, digest: Mark(str(number), digest, 1)).cut(pieces):
+        for queue, columns, steps, _ in Cutter("crm", lambda number, digest: Mark(str(number), digest, 1)).cut(pieces):
             for step in steps:
                 assert step.mark is not None
                 first = columns.ids[step.first].as_py()

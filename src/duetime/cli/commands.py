@@ -155,6 +155,7 @@ TASKS = (
 
 PIPELINE = (
     Command("schedule", "pipelines.schedule:schedule", "Make jobs out of the rows of a table, exactly once."),
+    Command("cancel", "pipelines.schedule:cancel", "Cancel the jobs that the rows of a table name."),
     Command("run", "pipelines.run:run", "Run ingest, lifecycle, stats, audit and report, once or repeatedly."),
     Command("ingest", "pipelines.ingest:ingest", "Load sealed segments of the journal into the table `events`."),
     Command("lifecycle", "pipelines.lifecycle:lifecycle", "Update the table `jobs` from the table `events`."),

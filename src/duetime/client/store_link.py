@@ -18,7 +18,7 @@ from duetime.client.call import Call
 from duetime.client.transport import AsyncTransport, is_http
 from duetime.engine import Engine
 from duetime.model.errors import DuetimeError, InvalidRequest, NotFound, StoreUnavailable, Unauthorized
-from duetime.model.job import IfExists
+from duetime.model.job import Moved
 from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_NAMESPACE, Queue
 from duetime.stores.base import Push, Pushed, Store, StoreInfo
@@ -224,7 +224,7 @@ class HttpBulk:
                 task.cancel()
 
     async def _send(self, queue: Queue, columns: JobColumns, step: LoadStep) -> Loaded | Failed:
-        call = calls.push(queue, columns.jobs(step.first, step.last), IfExists.KEEP, step.mark)
+        call = calls.push(queue, columns.jobs(step.first, step.last), step.if_exists, step.mark)
         try:
             return loaded(step, await self._server.send(call))
         except DuetimeError as error:
@@ -233,6 +233,12 @@ class HttpBulk:
     async def put_back(self, queue: Queue, jobs: LostColumns) -> int | Sequence[Pushed | DuetimeError]:
         """A server gives each job its mark by itself."""
         return await self._server.send(store_calls.put_back(queue, [Push([job]) for job in jobs.jobs()]))
+
+    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | DuetimeError | None]:
+        return await self._server.send(calls.cancel(queue, ids))
+
+    async def reschedule(self, queue: Queue, ids: Sequence[str], due_at: int) -> Sequence[Moved | DuetimeError | None]:
+        return await self._server.send(calls.reschedule(queue, ids, None, due_at))
 
     async def ping(self) -> StoreInfo:
         return await self._server.send(store_calls.store_info(self._namespace))

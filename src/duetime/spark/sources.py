@@ -20,7 +20,7 @@ USUAL: Mapping[str, Mapping[str, str]] = {
     "csv": {"header": "true", "inferSchema": "true"},
     "jdbc": {"fetchsize": "10000"},
 }
-COLUMNS = ("delay", "queue", "ttl", "tries", "priority", "attributes")
+COLUMNS = ("delay", "queue", "ttl", "tries", "priority", "attributes", "if_exists")
 """The columns of a job that have no option of their own for an expression."""
 NOT_PATHS = ("sql", "table", "jdbc")
 
@@ -42,7 +42,7 @@ class Selection:
     def describe(self) -> str:
         """A text that is the same for the same selection, and another one for a file of the same name elsewhere."""
         options = sorted(self.options.items())
-        columns = sorted(self.columns.items())
+        columns = sorted((name, text) for name, text in self.columns.items() if name != "if_exists")
         return repr((self._place(), self.format, options, self.body, self.id, self.due, self.where, columns))
 
     def _place(self) -> str:

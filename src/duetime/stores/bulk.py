@@ -1,8 +1,8 @@
 """Loading jobs by columns: how a table with millions of rows gets into a store.
 
 Ids, bodies and times come as Arrow arrays. The Redis loader builds its requests from these arrays without making a
-Python object per row; other stores get ordinary pushes. Each step is one `Push` with if_exists=keep in all its effects:
-atomic, at most STEP_JOBS jobs, idempotent by its ids and, with a mark, done once for as long as the mark lives.
+Python object per row; other stores get ordinary pushes. Each step is one `Push` in all its effects: atomic, at most
+STEP_JOBS jobs, idempotent by its ids (with if_exists=keep) and, with a mark, done once for as long as the mark lives.
 `open.open_bulk(url)` returns the loader of a store.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import json, structs
 
 from duetime.model.errors import DuetimeError
-from duetime.model.job import Event, Moved, NewJob, Priority
+from duetime.model.job import Event, IfExists, Moved, NewJob, Priority
 from duetime.model.names import Queue
 from duetime.stores.base import Mark, Push, Pushed, Store, StoreInfo, repair_mark
 
@@ -95,6 +95,7 @@ class LoadStep(NamedTuple):
     last: int
     mark: Mark | None = None
     distinct: bool = True
+    if_exists: IfExists = IfExists.KEEP
 
 
 class Loaded(NamedTuple):
@@ -110,13 +111,11 @@ class Loaded(NamedTuple):
     moved: Sequence[Moved] = ()
     repeated: bool = False
 
-    @property
-    def kept(self) -> int:
-        return sum(one.event is Event.KEPT for one in self.moved)
-
-    @property
-    def accepted(self) -> int:
-        return self.step.last - self.step.first - self.kept
+    def count(self, *events: Event) -> int:
+        """How many jobs of the step one of these events happened to."""
+        if not self.moved:
+            return self.step.last - self.step.first if Event.ACCEPTED in events else 0
+        return sum(one.event in events for one in self.moved)
 
 
 class Failed(NamedTuple):
@@ -140,6 +139,14 @@ class Bulk(Protocol):
         """
         ...
 
+    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | DuetimeError | None]:
+        """As the store's: None where there is no such job."""
+        ...
+
+    async def reschedule(self, queue: Queue, ids: Sequence[str], due_at: int) -> Sequence[Moved | DuetimeError | None]:
+        """As the store's: None where there is no such job."""
+        ...
+
     async def ping(self) -> StoreInfo: ...
 
     async def close(self) -> None: ...
@@ -157,11 +164,18 @@ class PlainBulk:
         for step in steps:
             if pace:
                 await pace(step.last - step.first)
-            [answer] = await self._store.push(queue, [Push(columns.jobs(step.first, step.last), mark=step.mark)])
+            request = Push(columns.jobs(step.first, step.last), step.if_exists, step.mark)
+            [answer] = await self._store.push(queue, [request])
             yield loaded(step, answer)
 
     async def put_back(self, queue: Queue, jobs: LostColumns) -> int | Sequence[Pushed | DuetimeError]:
         return await self._store.push(queue, [Push([job], mark=repair_mark(job)) for job in jobs.jobs()])
+
+    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | DuetimeError | None]:
+        return await self._store.cancel(queue, ids)
+
+    async def reschedule(self, queue: Queue, ids: Sequence[str], due_at: int) -> Sequence[Moved | DuetimeError | None]:
+        return await self._store.reschedule(queue, ids, due_at=due_at)
 
     async def ping(self) -> StoreInfo:
         return await self._store.ping()

@@ -1,11 +1,13 @@
-"""`duetime pipeline schedule`: a table becomes jobs, exactly once."""
+"""`duetime pipeline schedule` and `cancel`: a table becomes jobs, exactly once, or names jobs that are cancelled."""
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from duetime.cli.options import Target, parse_attributes, takes_options
 from duetime.cli.output import Answer, body_text, preview
@@ -14,6 +16,7 @@ from duetime.cli.progress import show_progress
 from duetime.model.clock import rfc3339
 from duetime.model.errors import InvalidRequest
 from duetime.model.humanise import span
+from duetime.model.ids import IdMaker
 from duetime.model.job import DEFAULT_TRIES
 from duetime.model.masking import mask
 
@@ -28,26 +31,17 @@ NO_ROWS = "the source has no rows, or --where leaves none"
 
 
 @dataclass(frozen=True)
-class ScheduleOptions:
-    """The table, and the SQL expressions that make jobs out of its rows."""
+class TableRows:
+    """The table, and the SQL expressions that choose its rows and name their jobs."""
 
     source: Annotated[
         str,
         typer.Option(metavar="SOURCE", help="Files, a table, a query (select ...) or a jdbc: URL; what Spark reads."),
     ]
-    queue: Annotated[str, typer.Option(metavar="QUEUE", help="The queue that the jobs go to.")]
-    body: Annotated[str, typer.Option(metavar="SQL", help="The job's body; a struct, map or array becomes JSON.")]
+    queue: Annotated[str, typer.Option(metavar="QUEUE", help="The queue of the jobs.")]
     id: Annotated[
         str, typer.Option(metavar="SQL", help="The job's id. Without it: a hash of the batch and the columns.")
     ] = ""
-    due: Annotated[str, typer.Option(metavar="SQL", help="When it is due, a timestamp. Without it: now.")] = ""
-    column: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME=SQL",
-            help="delay, queue, ttl, tries, priority or attributes of each row; null: as the options say. Repeatable.",
-        ),
-    ] = field(default_factory=list[str])
     where: Annotated[str, typer.Option(metavar="SQL", help="Which rows.")] = ""
     format: Annotated[
         str,
@@ -56,15 +50,33 @@ class ScheduleOptions:
     source_option: Annotated[
         list[str], typer.Option(metavar="NAME=VALUE", help="An option of Spark's reader; repeatable.")
     ] = field(default_factory=list[str])
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Push nothing; show counts by due hour and some jobs.")] = (
-        False
-    )
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; show counts by due hour and some jobs.")
+    ] = False
 
-    def selection(self) -> "Selection":
+    def selection(self, body: str = "", due: str = "", columns: Sequence[str] = ()) -> "Selection":
         from duetime.spark.sources import Selection
 
-        options, columns = parse_attributes(self.source_option), parse_attributes(self.column)
-        return Selection(self.source, self.body, self.format, options, self.id, self.due, self.where, columns)
+        options = parse_attributes(self.source_option)
+        return Selection(
+            self.source, body, self.format, options, self.id, due, self.where, parse_attributes(list(columns))
+        )
+
+
+@dataclass(frozen=True)
+class JobExpressions:
+    """The SQL expressions that make jobs out of the rows."""
+
+    body: Annotated[str, typer.Option(metavar="SQL", help="The job's body; a struct, map or array becomes JSON.")]
+    due: Annotated[str, typer.Option(metavar="SQL", help="When it is due, a timestamp. Without it: now.")] = ""
+    column: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=SQL",
+            help="delay, queue, ttl, tries, priority, attributes or if_exists of each row; null: as the options say. "
+            "Repeatable.",
+        ),
+    ] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,18 @@ class LoadChoices:
             metavar="WORD", help="fail: push nothing if a row is bad; skip: write bad rows to a file instead."
         ),
     ] = "fail"
+    on_change: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD",
+            help="Keep a table in step: push only rows that are new or have changed since its last load. The job of a "
+            "changed row: keep, replace or reschedule.",
+            show_default=False,
+        ),
+    ] = None
+    withdraw_missing: Annotated[
+        bool, typer.Option("--withdraw-missing", help="Cancel the jobs of rows that are gone since the last load.")
+    ] = False
     journal: Annotated[
         str | None,
         typer.Option(
@@ -107,8 +131,16 @@ class LoadChoices:
     ] = None  # fmt: skip
 
 
+@dataclass(frozen=True)
+class CancelChoices:
+    journal: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The journal's folder, for a store that journals.", show_default=False),
+    ] = None
+
+
 @takes_options
-def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions, target: Target) -> None:
+def schedule(table: TableRows, jobs: JobExpressions, choices: LoadChoices, spark: SparkOptions, target: Target) -> None:
     """Make jobs out of the rows of a table, exactly once.
 
     All rows are checked and written to the lake first, then pushed; a run that was interrupted goes on where it was,
@@ -119,16 +151,13 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
             --id "concat('recall-', member_id)" --due "expires_at - interval 3 days" --where "plan = 'pro'" --dry-run
         duetime pipeline schedule --source members.csv --queue recall --body email --spread 10m --max-rate 20000
         duetime pipeline schedule --source jdbc:postgresql://db/crm --source-option dbtable=members --queue q --body id
+        duetime pipeline schedule --source members.parquet --queue recall --body email --id member_id \
+            --due "expires_at - interval 3 days" --on-change replace --withdraw-missing
     """
-    from duetime.spark.load.options import read_options
-
-    selection = options.selection()
-    batch = choices.batch or default_batch(options.queue, selection, choices, target)
+    selection = table.selection(jobs.body, jobs.due, jobs.column)
+    in_step = choices.on_change is not None or choices.withdraw_missing
+    batch = choices.batch or ("" if in_step else default_batch(table.queue, selection, choices, target))
     fields = {
-        "url": target.address,
-        "token": target.secret,
-        "namespace": target.space,
-        "queue": options.queue,
         "batch": batch,
         "ttl": choices.ttl,
         "tries": choices.tries,
@@ -137,12 +166,38 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
         "max_jobs_per_second": choices.max_rate,
         "bad_records": choices.bad_rows,
         "journal": choices.journal,
-        "source": hashlib.sha256(selection.describe().encode()).hexdigest(),
+        "on_change": choices.on_change,
+        "withdraw_missing": choices.withdraw_missing,
     }
-    checked = read_options(fields)
-    answer = target.answer
-    if not options.dry_run and not spark.remote and (done := _find_done(spark.lake_folder, checked)):
-        _show(answer, done, f"{target.space}/{options.queue}", batch, spark.lake_folder)
+    _load(table, selection, fields, spark, target)
+
+
+@takes_options
+def cancel(table: TableRows, choices: CancelChoices, spark: SparkOptions, target: Target) -> None:
+    """Cancel the jobs that the rows of a table name by --id, wherever they are. Rows without a job change nothing.
+
+    Examples:
+        duetime pipeline cancel --source left.csv --queue recall --id "concat('recall-', member_id)"
+        duetime pipeline cancel --source members.parquet --queue recall --id member_id --where "plan = 'free'" --dry-run
+    """
+    if not table.id:
+        raise InvalidRequest("--id is missing: jobs are cancelled by their id")
+    batch = f"cancel-{table.queue[:150]}-{IdMaker().make()}"
+    fields = {"batch": batch, "mode": "cancel", "journal": choices.journal}
+    _load(table, table.selection(), fields, spark, target)
+
+
+def _load(
+    table: TableRows, selection: "Selection", fields: Mapping[str, Any], spark: SparkOptions, target: Target
+) -> None:
+    from duetime.spark.load.options import read_options
+
+    where = {"url": target.address, "token": target.secret, "namespace": target.space, "queue": table.queue}
+    source = hashlib.sha256(selection.describe().encode()).hexdigest()
+    checked = read_options({**fields, **where, "source": source})
+    answer, queue, batch = target.answer, f"{target.space}/{table.queue}", checked.batch
+    if not table.dry_run and not spark.remote and (done := _find_done(spark.lake_folder, checked)):
+        _show(answer, done, queue, batch, spark.lake_folder)
         return
     with spark.session("schedule") as session, show_progress("reading", as_json=target.json) as progress:
         from duetime.spark.load.job_rows import preview as look
@@ -151,11 +206,11 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
 
         frame = read_selection(session, selection)
         with progress.follow(session):
-            if options.dry_run:
+            if table.dry_run:
                 found: Preview | Scheduled = look(frame, checked)
             else:
                 found = load(frame, checked, lake=spark.lake_folder, on_phase=progress.begin)
-    _show(answer, found, f"{target.space}/{options.queue}", batch, spark.lake_folder)
+    _show(answer, found, queue, batch, spark.lake_folder)
 
 
 def _find_done(lake: str, checked: "LoadOptions") -> "Scheduled | None":
@@ -194,6 +249,9 @@ def _show_result(answer: Answer, done: "Scheduled", queue: str, lake: str) -> No
         "bad": done.bad,
         "rejected": f"{lake}/batches/{done.batch}/rejected" if done.bad else "",
         "repeated": done.repeated,
+        "replaced": done.replaced,
+        "cancelled": done.cancelled,
+        **({"changes": to_builtins(done.changes), "resumed": done.resumed} if done.changes else {}),
         "files": done.files,
         "finished_at": done.finished_at,
         "was_done": done.was_done,
@@ -204,16 +262,32 @@ def _show_result(answer: Answer, done: "Scheduled", queue: str, lake: str) -> No
         said = f"the batch {done.batch} was done {rfc3339(done.finished_at)} with {done.accepted:,} accepted"
         answer.show(document, f"{queue}: {said}; the source was not read now and nothing was pushed")
         return
+    if done.changes:
+        answer.show(document, f"{queue}: {_changes_text(done)}")
+        return
     if not done.rows and not done.bad:
         answer.show(document, f"{queue}: {NO_ROWS}; nothing was pushed, and no batch was recorded")
         return
-    parts = [f"{done.accepted:,} accepted"]
-    parts += [f"{done.kept:,} kept"] if done.kept else []
+    parts = [f"{done.cancelled:,} cancelled" if done.cancelled and not done.accepted else f"{done.accepted:,} accepted"]
+    parts += [f"{done.replaced:,} replaced"] if done.replaced else []
+    parts += [f"{done.kept:,} kept as they were (--on-change replace updates them)"] if done.kept else []
     parts += [f"{done.bad:,} bad rows written to {document['rejected']}"] if done.bad else []
     parts += [f"{done.repeated:,} of them by an earlier run"] if done.repeated else []
     pace = f" in {span(done.seconds * 1000)} ({rate:,.0f} jobs/s)" if done.seconds else ""
     text = f"{queue}: {', '.join(parts)}{pace}; batch {done.batch}, done {rfc3339(done.finished_at)}"
     answer.show(document, text)
+
+
+def _changes_text(done: "Scheduled") -> str:
+    found = done.changes
+    assert found is not None
+    parts = [f"{getattr(found, name):,} {name}" for name in ("new", "moved", "withdrawn", "unchanged")]
+    parts += [f"{found.missing:,} gone and not withdrawn (--withdraw-missing)"] if found.missing else []
+    parts += [f"{done.bad:,} bad"] if done.bad else []
+    if not found.new + found.moved + found.withdrawn:
+        return f"{', '.join(parts)}; nothing was pushed"
+    resumed = f"; the interrupted load {done.resumed} was ended first" if done.resumed else ""
+    return f"{', '.join(parts)}; batch {done.batch}, done {rfc3339(done.finished_at)}{resumed}"
 
 
 def _preview_document(found: "Preview") -> dict[str, Any]:

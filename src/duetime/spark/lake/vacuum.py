@@ -23,6 +23,7 @@ from duetime.spark.ingest.about import ENDED_FOLDER, about_events, known_purges
 from duetime.spark.lake.files import FoundFile
 from duetime.spark.lake.lake import LITTER_MS, SCRATCH, DataFile, Lake, Manifest, Table
 from duetime.spark.lifecycle.run import about_jobs
+from duetime.spark.load.table import last_loads
 from duetime.spark.schemas import KEY
 
 WITH_BODIES = ("plan", "results")
@@ -158,9 +159,15 @@ class _Sweep:
             table.publish(staged, after=manifest, about=manifest.about, replaces=_among(gone), since=newest)
 
     def batches(self, before: int) -> None:
-        """The rows of finished batches go. Their manifests stay, so that no batch is pushed again."""
+        """The rows of finished batches go. Their manifests stay, so that no batch is pushed again.
+
+        The rows of the last load of each table stay: the next load is compared with them.
+        """
         files = self._lake.files
+        last = {load.batch for load in last_loads(files, self._lake.folder)}
         for batch in files.list(f"{self._lake.folder}/batches"):
+            if batch.name in last:
+                continue
             try:
                 end = msgspec.json.decode(files.read(f"{batch.path}/_manifest"), type=_BatchEnd)
             except (FileNotFoundError, NotADirectoryError):

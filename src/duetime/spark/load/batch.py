@@ -95,10 +95,21 @@ class AcceptedFile(Struct, frozen=True):
     bytes: int
 
 
+class Changes(Struct, frozen=True):
+    """Rows of a table, compared with its last load. `missing` rows are gone, and their jobs were left as they are."""
+
+    new: int
+    moved: int
+    withdrawn: int
+    unchanged: int
+    missing: int = 0
+
+
 class Accepted(Struct, frozen=True):
     """`checksum` is over ids, bodies, queues and given times; `options` is a digest of what changes the jobs.
 
-    `source` is a digest of what the rows are from. `at` is the store's time.
+    `source` is a digest of what the rows are from. `at` is the store's time. `rows` does not count rows of a table that
+    have not changed. `number` is the number of the table's load, 0 if the rows were not compared.
     """
 
     folder: str
@@ -109,6 +120,8 @@ class Accepted(Struct, frozen=True):
     options: str
     at: int
     source: str = ""
+    number: int = 0
+    changes: Changes | None = None
 
 
 class PushingBegun(Struct, frozen=True):
@@ -145,6 +158,8 @@ class Scheduled(Struct, frozen=True):
 
     `seconds` is the time of the push phase. `options` and `source` are digests, as in Accepted; `named` is the source
     as the caller named it. `was_done`: the batch had ended before this run, which read no source and pushed nothing.
+    `replaced` and `cancelled` count jobs, `changes` counts rows. `resumed` names the load of the table that this run
+    found unfinished and ended first. `queue` is that of the options; rows may name others.
     """
 
     batch: str
@@ -162,6 +177,11 @@ class Scheduled(Struct, frozen=True):
     source: str = ""
     named: str = ""
     was_done: bool = False
+    replaced: int = 0
+    cancelled: int = 0
+    changes: Changes | None = None
+    resumed: str = ""
+    queue: str = ""
 
 
 class BatchConflict(Conflict):

@@ -152,10 +152,13 @@ class FileJournal:
 
 
 class StepEntries:
-    """The entries of the steps that a task has pushed, as JSON objects without node and number. Runs on executors."""
+    """The entries of the steps that a task has pushed, as JSON objects without node and number. Runs on executors.
 
-    def __init__(self, options: LoadOptions) -> None:
-        self._options = options
+    `again` says that the entries of a repeated step may have been written before, by a task with another node.
+    """
+
+    def __init__(self, options: LoadOptions, *, again: bool = False) -> None:
+        self._options, self._again = options, again
         self._store: Store | None = None
 
     async def close(self) -> None:
@@ -173,10 +176,14 @@ class StepEntries:
         found: list[bytes] = []
         for job, one in zip(jobs, moved, strict=True):
             kept = held.get(one.id)
-            if one.event is Event.KEPT and kept and kept.born == one.born:
+            if one.event is Event.KEPT and kept and one.born in (0, kept.born):
                 fields = _kept(kept)
+            elif one.event is Event.KEPT and not one.born:
+                fields = self._moved(Moved(Event.ACKED, one.id, 0, reason=REPEATED))
             else:
                 fields = {**self._moved(one), **_whole(job, one)}
+                if self._again and answer.repeated:
+                    fields["reason"] = REPEATED
             found.append(_encode(Draft(ts=answer.at, **where, **fields)))
         return found
 
@@ -194,8 +201,8 @@ class StepEntries:
 
         They are put together from bytes: encoding a million entries would take as long as pushing their jobs.
         """
-        queue, columns, _ = portion
-        if answer.moved or columns.attributes is not None:
+        queue, columns, *_ = portion
+        if answer.moved or columns.attributes is not None or (self._again and answer.repeated):
             return None
         step = slice(answer.step.first, answer.step.last)
         try:
@@ -236,7 +243,7 @@ class StepEntries:
 
 def _whole(job: NewJob, moved: Moved) -> dict[str, Any]:
     """The fields that it takes to push an accepted job again."""
-    if moved.event is not Event.ACCEPTED:
+    if moved.event not in (Event.ACCEPTED, Event.REPLACED):
         return {}
     return {
         "priority": int(job.priority),

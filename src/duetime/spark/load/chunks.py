@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from duetime.model.job import STEP_BYTES, STEP_JOBS, Priority
+from duetime.model.job import STEP_BYTES, STEP_JOBS, IfExists, Priority
 from duetime.model.names import Queue
 from duetime.spark.load.job_columns import arrow, kernels
+from duetime.spark.load.options import Action
 from duetime.stores.base import Mark
 from duetime.stores.bulk import JobColumns, LoadStep
 
@@ -21,11 +22,12 @@ MarkMaker = Callable[[int, bytes], Mark | None]
 
 
 class Portion(NamedTuple):
-    """Steps of one queue that share their columns."""
+    """Steps of one queue and action that share their columns."""
 
     queue: Queue
     columns: JobColumns
     steps: list[LoadStep]
+    action: Action = Action.KEEP
 
 
 class Cutter:
@@ -60,15 +62,16 @@ class Cutter:
     def _portion(self, rows: Any, ranges: list[tuple[int, int]]) -> Portion:
         begin = ranges[0][0]
         some = rows.slice(begin, ranges[-1][1] - begin)
-        columns = job_columns_of(some)
+        columns, action = job_columns_of(some), Action(some.column("action")[0].as_py())
+        if_exists = IfExists.KEEP if action is Action.KEEP else IfExists.REPLACE
         steps: list[LoadStep] = []
         for first, last in ranges:
             ids = columns.ids.slice(first - begin, last - first)
-            mark = self._make_mark(self._number, _digest(columns, first - begin, last - begin))
+            mark = self._make_mark(self._number, _digest(columns, action, first - begin, last - begin))
             distinct = kernels.count_distinct(ids).as_py() == last - first
-            steps.append(LoadStep(first - begin, last - begin, mark, distinct))
+            steps.append(LoadStep(first - begin, last - begin, mark, distinct, if_exists))
             self._number += 1
-        return Portion(Queue(self._namespace, some.column("queue")[0].as_py()), columns, steps)
+        return Portion(Queue(self._namespace, some.column("queue")[0].as_py()), columns, steps, action)
 
 
 def job_columns_of(rows: Any) -> JobColumns:
@@ -112,7 +115,7 @@ def _ranges(rows: Any) -> Iterator[tuple[int, int, int]]:
 def _groups(rows: Any) -> Iterator[tuple[int, int]]:
     """Runs of rows that differ in id, body, due_at and attributes only."""
     differs = None
-    for name in ("queue", "ttl", "tries", "priority"):
+    for name in ("action", "queue", "ttl", "tries", "priority"):
         column = rows.column(name)
         changed = kernels.not_equal(column.slice(1), column.slice(0, len(column) - 1))
         differs = changed if differs is None else kernels.or_(differs, changed)
@@ -122,10 +125,11 @@ def _groups(rows: Any) -> Iterator[tuple[int, int]]:
     yield from pairwise(starts)
 
 
-def _digest(columns: JobColumns, first: int, last: int) -> bytes:
+def _digest(columns: JobColumns, action: Action, first: int, last: int) -> bytes:
     """A digest of everything that the step pushes."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((columns.ttl_ms, columns.tries, int(columns.priority), last - first)).encode())
+    said = (columns.ttl_ms, columns.tries, int(columns.priority), last - first, action.value)
+    digest.update(repr(said).encode())
     for values in (columns.ids, columns.bodies):
         _, offsets, data = values.buffers()
         bounds = memoryview(offsets).cast("i")

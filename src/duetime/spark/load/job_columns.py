@@ -26,7 +26,7 @@ from duetime.model.clock import MAX_DURATION, MAX_INSTANT, SECONDS
 from duetime.model.errors import InvalidSettings
 from duetime.model.job import MAX_BODY, MAX_TRIES, Priority
 from duetime.model.names import MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_VALUE, MAX_ATTRIBUTES, MAX_ID, MAX_NAME
-from duetime.spark.load.options import LoadOptions
+from duetime.spark.load.options import IF_EXISTS, Action, LoadOptions
 
 arrow: Any = pa
 kernels: Any = pc
@@ -47,10 +47,13 @@ SCHEMA = arrow.schema(
         ("tries", arrow.int32()),
         ("priority", arrow.int32()),
         ("attributes", arrow.string()),
+        ("action", arrow.string()),
         ("reason", arrow.string()),
     ]
 )
-"""The same columns as `job_rows.ROWS`. Times and durations are in milliseconds; attributes are a JSON object."""
+"""The same columns as `job_rows.ROWS`. Times and durations are in milliseconds; attributes are a JSON object;
+`action` is an `options.Action`.
+"""
 
 NAME = rf"^[A-Za-z0-9_.-]{{1,{MAX_NAME}}}\z"
 UNPRINTABLE = r"[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}]|[^\P{Zs} ]"
@@ -63,12 +66,14 @@ REASONS = {
     "body_large": f"the body has more than {MAX_BODY} bytes",
     "id_bad": f"the id is not 1 to {MAX_ID} printable characters",
     "due_bad": "the due time is not between 1970 and 9999",
+    "due_null": "the due time is null, and a table that is kept in step needs one in every row",
     "due_seconds": "the due time is a number that looks like seconds; give due_at * 1000, or timestamp_seconds(due_at)",
     "queue_bad": "the queue's name is missing or not valid",
     "ttl_bad": "the ttl is negative or longer than 136 years",
     "ttl_early": "it would expire before it is due",
     "tries_bad": f"tries is not a whole number from 0 to {MAX_TRIES}",
     "priority_bad": "the priority is not high, normal or low",
+    "action_bad": "if_exists is not keep, replace or reschedule, or change is not insert, update or delete",
     "attributes_bad": f"more than {MAX_ATTRIBUTES} attributes, or one without a name or too long",
 }
 
@@ -80,6 +85,7 @@ def job_columns(batch: Any, options: LoadOptions, now_ms: int, batch_name: str, 
     """
     given = {name: batch.column(name) for name in batch.schema.names}
     problem, source_row = given.pop(SOURCE_PROBLEM, None), given.pop(SOURCE_ROW, None)
+    given.pop("version", None)
     batch, size = batch.select(list(given)), batch.num_rows
 
     def either(name: str, read: Callable[[Any], Any], default: Any, kind: Any) -> Any:
@@ -89,18 +95,29 @@ def job_columns(batch: Any, options: LoadOptions, now_ms: int, batch_name: str, 
     ids = _text(given["id"]) if "id" in given else _made_ids(batch, batch_name)
     columns = {
         "id": ids,
-        "body": _bodies(given["body"]),
+        "body": _bodies(given["body"]) if "body" in given else arrow.nulls(size, arrow.binary()),
         "due_at": _due(given, size, now_ms, zone),
         "queue": either("queue", _text, options.queue, arrow.string()),
         "ttl": either("ttl", _milliseconds, options.ttl_ms, arrow.int64()),
         "tries": either("tries", lambda one: one, options.tries, arrow.int32()),
         "priority": either("priority", _priorities, options.priority.value, arrow.int32()),
         "attributes": _attributes(given["attributes"]) if "attributes" in given else arrow.nulls(size, arrow.string()),
+        "action": _actions(given, either("if_exists", _word, options.on_change or options.if_exists, arrow.string())),
     }
+    if options.mode:
+        columns["action"] = arrow.repeat(arrow.scalar(options.mode, arrow.string()), size)
+    cancels = kernels.equal(columns["action"], Action.CANCEL)
+    columns["body"] = kernels.if_else(cancels, arrow.scalar(b"", arrow.binary()), columns["body"])
     if options.spread_ms:
         shift = [crc32((one or "").encode()) % options.spread_ms for one in ids.to_pylist()]
         columns["due_at"] = kernels.add(columns["due_at"], arrow.array(shift, arrow.int64()))
     columns["reason"] = _reasons(columns, now_ms, _looks_like_seconds(given, size))
+    if options.on_change:
+        due_null = kernels.if_else(kernels.is_null(given["due_at"]), REASONS["due_null"], None)
+        columns["reason"] = kernels.coalesce(columns["reason"], due_null)
+    # Of a job that is removed only the name counts.
+    unnamed = kernels.is_in(columns["reason"], arrow.array([REASONS["id_bad"], REASONS["queue_bad"]]))
+    columns["reason"] = kernels.if_else(kernels.and_not(cancels, unnamed), None, columns["reason"])
     if problem is not None:  # such a row is reported as the source has it
         columns["reason"] = kernels.coalesce(problem, columns["reason"])
         columns["body"] = kernels.coalesce(source_row.cast(arrow.binary()), columns["body"])
@@ -109,6 +126,23 @@ def job_columns(batch: Any, options: LoadOptions, now_ms: int, batch_name: str, 
 
 def _text(column: Any) -> Any:
     return column.cast(arrow.string())
+
+
+def _word(column: Any) -> Any:
+    return kernels.utf8_lower(kernels.utf8_trim_whitespace(_text(column)))
+
+
+def _actions(given: dict[str, Any], if_exists: Any) -> Any:
+    """What each row asks for: an update replaces what an insert would keep. A word that is none stays as it is, and
+    `_reasons` reports it.
+    """
+    if "change" not in given:
+        return if_exists
+    change = kernels.fill_null(_word(given["change"]), "insert")
+    keeps = kernels.and_(kernels.equal(change, "update"), kernels.equal(if_exists, Action.KEEP.value))
+    if_exists = kernels.if_else(keeps, Action.REPLACE.value, if_exists)
+    pushed = kernels.if_else(kernels.is_in(change, arrow.array(["insert", "update"])), if_exists, change)
+    return kernels.if_else(kernels.equal(change, "delete"), Action.CANCEL.value, pushed)
 
 
 def _bodies(column: Any) -> Any:
@@ -213,6 +247,7 @@ def _reasons(columns: dict[str, Any], now_ms: int, like_seconds: Any) -> Any:
         "ttl_early": kernels.and_(kernels.greater(ttl, 0), kernels.greater(due_at, kernels.add(ttl, now_ms))),
         "tries_bad": _outside(columns["tries"], 0, MAX_TRIES),
         "priority_bad": _outside(columns["priority"], min(Priority), max(Priority)),
+        "action_bad": kernels.invert(kernels.is_in(columns["action"], arrow.array([*IF_EXISTS, Action.CANCEL]))),
         "attributes_bad": _bad_attributes(columns["attributes"]),
     }
     reason = arrow.nulls(len(ids), arrow.string())

@@ -8,7 +8,7 @@ alike. Runs on the driver; the executors' Python workers do the work.
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -33,7 +33,10 @@ from duetime.model.errors import InvalidRequest
 from duetime.spark.load.job_columns import SOURCE_PROBLEM, SOURCE_ROW, job_columns
 from duetime.spark.load.options import LoadOptions
 
-KNOWN = ("id", "body", "due_at", "delay", "queue", "ttl", "tries", "priority", "attributes")
+KNOWN = (
+    *("id", "body", "due_at", "delay", "queue", "ttl", "tries", "priority", "attributes"),
+    *("if_exists", "change", "version"),
+)
 
 ROWS = StructType(
     [
@@ -45,6 +48,7 @@ ROWS = StructType(
         StructField("tries", IntegerType()),
         StructField("priority", IntegerType()),
         StructField("attributes", StringType()),
+        StructField("action", StringType()),
         StructField("reason", StringType()),
     ]
 )
@@ -64,10 +68,18 @@ class RowMaker:
 
 def job_rows(frame: DataFrame, options: LoadOptions, now_ms: int) -> DataFrame:
     """Rows of the schema ROWS. `now_ms` is the store's time, for rows that are due now or after a delay."""
-    check_columns(frame.schema)
+    check_columns(frame.schema, options)
     zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
-    rows: Any = frame  # mapInArrow's own annotations are incomplete
+    rows: Any = latest(frame)  # mapInArrow's own annotations are incomplete
     return rows.mapInArrow(RowMaker(options, now_ms, str(zone)).make, ROWS)
+
+
+def latest(frame: DataFrame) -> DataFrame:
+    """Of a change feed with versions the last change of each job; any other frame as it is."""
+    if not {"change", "version"} <= set(frame.columns):
+        return frame
+    job = Window.partitionBy("id", *(["queue"] if "queue" in frame.columns else [])).orderBy(F.desc("version"))
+    return frame.withColumn("_number", F.row_number().over(job)).where("_number = 1").drop("_number")
 
 
 def order(given: Collection[str]) -> list[str]:
@@ -75,17 +87,26 @@ def order(given: Collection[str]) -> list[str]:
 
     Columns that were not given are left out: they are the same for all rows and would only slow down the comparisons.
     """
-    groups = [name for name in ("queue", "priority", "ttl", "tries") if name in given]
+    groups = [name for name in ("action", "queue", "priority", "ttl", "tries") if name in given]
     return [*groups, *(["has_attributes"] if "attributes" in given else []), "due_at", "id"]
 
 
-def check_columns(schema: Any) -> dict[str, DataType]:
+def check_columns(schema: Any, options: LoadOptions) -> dict[str, DataType]:
     """The types of the columns by name. Raises InvalidRequest, which names the column that is wrong."""
     kinds = {one.name: one.dataType for one in schema.fields if one.name not in (SOURCE_PROBLEM, SOURCE_ROW)}
     if unknown := sorted(set(kinds) - set(KNOWN)):
         raise InvalidRequest(f"a job has no column {unknown[0]!r}; it has {', '.join(KNOWN)}")
-    if "body" not in kinds:
+    if "body" not in kinds and not options.mode:
         raise InvalidRequest("the column body is missing: select(...) what the job is to carry")
+    for name, why in (
+        ("id", "the column id is missing: jobs are cancelled and changed by their id"),
+        ("due_at", "the column due_at is missing: a table that is kept in step says when each job is due"),
+    ):
+        needs = options.on_change or (name == "id" and (options.mode or "change" in kinds))
+        if needs and name not in kinds:
+            raise InvalidRequest(why)
+    if "version" in kinds and "change" not in kinds:
+        raise InvalidRequest("the column version orders the changes of a job: it needs a column change")
     if "due_at" in kinds and "delay" in kinds:
         raise InvalidRequest.not_both("delay", "due_at")
     for name, allowed in ALLOWED.items():
@@ -118,6 +139,9 @@ ALLOWED: dict[str, tuple[type[DataType], ...]] = {
     "tries": (IntegralType,),
     "priority": (IntegralType, StringType),
     "attributes": (MapType,),
+    "if_exists": (StringType,),
+    "change": (StringType,),
+    "version": (NumericType, StringType, TimestampType, DateType),
 }
 
 

@@ -3,10 +3,10 @@
 `maxJobsPerSecond` and `max_jobs_per_second` are the same option. Read once on the driver, then pickled to executors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from duetime.client.transport import is_http
@@ -17,6 +17,27 @@ from duetime.model.masking import MASK, mask
 from duetime.model.names import DEFAULT_NAMESPACE, DEFAULT_POOL, check_namespace, check_queue
 
 MARK_LIFE_MS = 7 * 86_400_000
+
+T = TypeVar("T")
+
+
+class Action(StrEnum):
+    """What happens to the job that a row names.
+
+    A row's id may be taken: KEEP leaves that job as it is, REPLACE puts a new job in its place, RESCHEDULE moves it to
+    the row's due time if it waits, and replaces it if it does not and the due time is still to come. CANCEL removes the
+    job. SAME is a row of a table that has not changed since the last load; nothing is done.
+    """
+
+    KEEP = "keep"
+    REPLACE = "replace"
+    RESCHEDULE = "reschedule"
+    CANCEL = "cancel"
+    SAME = "same"
+
+
+IF_EXISTS = (Action.KEEP, Action.REPLACE, Action.RESCHEDULE)
+"""The actions that a caller can choose for an id that is taken."""
 
 
 class BadRecords(StrEnum):
@@ -45,6 +66,10 @@ class LoadFields(TypedDict, total=False):
     journal: str | None
     pool: str
     source: str
+    if_exists: str
+    mode: str
+    on_change: str | None
+    withdraw_missing: bool
 
 
 @dataclass(frozen=True)
@@ -52,7 +77,10 @@ class LoadOptions:
     """The options after their check. `journal` is the folder for the accepted rows' entries; `writers` is how many
     tasks push at a time.
 
-    `source` identifies what the rows are from: another source under the same batch name is a conflict.
+    `source` identifies what the rows are from: another source under the same batch name is a conflict. `if_exists` is
+    what happens if an id is taken; `mode` is Action.CANCEL if the rows name jobs to remove. With `on_change` the rows
+    are compared with the last load of the same source, and only what has changed is pushed; with `withdraw_missing`
+    the jobs of rows that are gone are cancelled.
     """
 
     url: str
@@ -71,6 +99,10 @@ class LoadOptions:
     journal: str | None = None
     pool: str = DEFAULT_POOL
     source: str = ""
+    if_exists: Action = Action.KEEP
+    mode: Action | None = None
+    on_change: Action | None = None
+    withdraw_missing: bool = False
 
     def __repr__(self) -> str:
         """Without passwords and the token: Spark's logs and tracebacks show what is pickled to executors."""
@@ -107,6 +139,10 @@ NAMES = {
     "journal": "journal",
     "pool": "pool",
     "source": "source",
+    "ifexists": "if_exists",
+    "mode": "mode",
+    "onchange": "on_change",
+    "withdrawmissing": "withdraw_missing",
 }
 
 
@@ -118,7 +154,7 @@ def read_options(given: Mapping[str, Any]) -> LoadOptions:
         if name is None:
             raise InvalidSettings(f"unknown option {written!r}; there are {', '.join(sorted(NAMES))}")
         if value is not None:
-            fields[name] = _read(name, value)
+            fields[name] = READERS.get(name, str)(value)
     if not fields.get("url"):
         raise InvalidSettings("the option url is missing: a store (redis://, sqlite:///) or a server (http://)")
     if fields["url"].startswith("memory:"):
@@ -140,27 +176,14 @@ def check_batch(name: str) -> str:
     return name
 
 
-def _read(name: str, value: Any) -> Any:
-    match name:
-        case "ttl_ms" | "spread_ms" | "timeout_ms":
-            return duration_ms(value)
-        case "tries" | "writers":
-            return _whole(name, value, MAX_TRIES)
-        case "priority":
-            return read_priority(value)
-        case "max_jobs_per_second":
-            return _rate(value)
-        case "bad_records":
-            return _bad_records(value)
-        case _:
-            return str(value)
+def _whole(name: str) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        text = str(value)
+        if not (text.isascii() and text.isdigit()) or int(text) > MAX_TRIES:
+            raise InvalidRequest(f"{name} is a whole number from 0 to {MAX_TRIES}, not {value!r}")
+        return int(text)
 
-
-def _whole(name: str, value: Any, most: int) -> int:
-    text = str(value)
-    if not (text.isascii() and text.isdigit()) or int(text) > most:
-        raise InvalidRequest(f"{name} is a whole number from 0 to {most}, not {value!r}")
-    return int(text)
+    return read
 
 
 def _rate(value: Any) -> float:
@@ -173,12 +196,14 @@ def _rate(value: Any) -> float:
     return rate
 
 
-def _bad_records(value: Any) -> BadRecords:
-    word = str(value).lower()
-    try:
-        return BadRecords.SKIP if word == "quarantine" else BadRecords(word)
-    except ValueError:
-        raise InvalidRequest(f"badRecords must be fail or skip, got {value!r}") from None
+def _one_of(name: str, words: Mapping[str, T]) -> Callable[[Any], T]:
+    def read(value: Any) -> T:
+        word = str(value).lower()
+        if word not in words:
+            raise InvalidRequest(f"{name} must be one of {', '.join(words)}, got {value!r}")
+        return words[word]
+
+    return read
 
 
 def read_priority(value: Any) -> Priority:
@@ -188,3 +213,17 @@ def read_priority(value: Any) -> Priority:
         if text in (priority.name, str(priority.value)):
             return priority
     raise InvalidRequest(f"a priority is high, normal or low, not {value!r}")
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("ttl_ms", "spread_ms", "timeout_ms"), duration_ms),
+    **{name: _whole(name) for name in ("tries", "writers")},
+    "priority": read_priority,
+    "max_jobs_per_second": _rate,
+    "bad_records": _one_of("badRecords", {**{one.value: one for one in BadRecords}, "quarantine": BadRecords.SKIP}),
+    "if_exists": _one_of("ifExists", {action.value: action for action in IF_EXISTS}),
+    "on_change": _one_of("onChange", {action.value: action for action in IF_EXISTS}),
+    "mode": _one_of("mode", {"push": None, "cancel": Action.CANCEL}),
+    "withdraw_missing": _one_of("withdrawMissing", {"true": True, "false": False}),
+}
+"""How the value of a field is read; all others are text."""

@@ -18,7 +18,8 @@ from duetime.spark.load.options import MARK_LIFE_MS, LoadOptions
 from duetime.spark.load.task_push import PushCounts, ask_store, patiently, push_portions
 from duetime.stores.base import Mark
 
-RESULTS = "file string, rows long, accepted long, kept long, repeated long"
+COUNTS = ("rows", "accepted", "kept", "repeated", "replaced", "cancelled")
+RESULTS = ", ".join(["file string", *(f"{name} long" for name in COUNTS)])
 
 
 class FilePart(NamedTuple):
@@ -49,7 +50,7 @@ class FilePusher:
         """Takes the rows of files, each file whole and in its order; yields one row of RESULTS per file."""
         for name, tables in _by_file(batches):
             tally = self._push_file(name, tables)
-            counts = {"rows": tally.rows, "accepted": tally.accepted, "kept": tally.kept, "repeated": tally.repeated}
+            counts = {one: getattr(tally, one) for one in COUNTS}
             yield arrow.RecordBatch.from_pylist([{"file": name, **counts}])
 
     def _push_file(self, name: str, tables: Iterator[Any]) -> PushCounts:

@@ -38,8 +38,8 @@ from duetime.spark.load.batch import (
 )
 from duetime.spark.load.batch_journal import BatchJournal, batch_node
 from duetime.spark.load.job_rows import ROWS
-from duetime.spark.load.options import MARK_LIFE_MS, LoadOptions
-from duetime.spark.load.push_files import RESULTS, FilePart, FilePusher
+from duetime.spark.load.options import MARK_LIFE_MS, Action, LoadOptions
+from duetime.spark.load.push_files import COUNTS, RESULTS, FilePart, FilePusher
 from duetime.spark.load.task_push import LoadFailed, ask_store
 from duetime.spark.session import is_connect, parallelism, whole_file_session
 from duetime.stores.base import StoreInfo
@@ -156,8 +156,8 @@ def accept_missing(spark: SparkSession, batch: Batch, accepted: Accepted, option
     first = batch.pushing(FIRST)
     assert first is not None
     folder = f"files-{IdMaker().make()}"
-    rows = spark.read.schema(ROWS).parquet(*batch.paths(accepted)).where(F.col("reason").isNull())
-    order = ("queue", "priority", "ttl", "tries", F.col("attributes").isNotNull(), "due_at", "id")
+    rows = _to_push(spark, batch.paths(accepted))
+    order = ("action", "queue", "priority", "ttl", "tries", F.col("attributes").isNotNull(), "due_at", "id")
     with known_jobs(Lake(spark, batch.lake), batch.reconcile_run(name), options, first.at) as known:
         missing = rows.join(known, on=["queue", "id"], how="left_anti").select(*ROWS.names)
         files = batch.write_rows(missing.sortWithinPartitions(*order), folder)
@@ -185,7 +185,7 @@ def push_round(
     now: StoreInfo = run(ask_store(options))
     if now.epoch != begun.epoch:
         find_round(batch, options, now)
-    totals = {one: sum(int(row[one]) for row in results) for one in ("rows", "accepted", "kept", "repeated")}
+    totals = {one: sum(int(row[one]) for row in results) for one in COUNTS}
     if totals["rows"] != part.rows - part.bad:
         raise BatchConflict(
             f"the files of the batch {batch.name!r} hold {totals['rows']:,} good rows; "
@@ -210,6 +210,10 @@ def push_round(
             options=accepted.options,
             source=accepted.source,
             named=options.source,
+            replaced=totals["replaced"],
+            cancelled=totals["cancelled"],
+            changes=accepted.changes,
+            queue=options.queue,
         )
     )
 
@@ -237,7 +241,7 @@ def _push_files(
     pusher = FilePusher(
         replace(options, writers=options.writers or writers), files, begun.epoch, marks, progress=progress
     )
-    rows = whole_file_session(spark).read.schema(ROWS).parquet(*paths).where(F.col("reason").isNull())
+    rows = _to_push(whole_file_session(spark), paths)
     named: Any = rows.withColumn("file", F.col("_metadata.file_name"))
     try:
         results = named.mapInArrow(pusher.push, RESULTS).collect()
@@ -248,11 +252,17 @@ def _push_files(
     return results
 
 
+def _to_push(spark: SparkSession, paths: list[str]) -> DataFrame:
+    """The rows of accepted files that are good and have changed."""
+    rows = spark.read.schema(ROWS).parquet(*paths)
+    return rows.where(F.col("reason").isNull() & (F.col("action") != Action.SAME))
+
+
 def _count_rows(spark: SparkSession, paths: list[str]) -> dict[str, int]:
     """The good rows of each file, by its name."""
     if not paths:
         return {}
-    rows = spark.read.schema(ROWS).parquet(*paths).where(F.col("reason").isNull())
+    rows = _to_push(spark, paths)
     counts = rows.groupBy(F.col("_metadata.file_name").alias("file")).count().collect()
     return {row["file"]: row["count"] for row in counts}
 

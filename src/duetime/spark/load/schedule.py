@@ -4,29 +4,43 @@ Two Spark jobs. The first checks all rows and writes them down; the driver then 
 pushes those files, a task each, in steps that carry a mark (batch, file, step) set in the same atomic step as their
 jobs: a step is pushed once however often its task runs, also after its jobs were delivered and acked. A run that finds
 accepted files goes on from those and does not look at its DataFrame. `batch.py` says what is on disk, `push_round.py`
-what happens when marks are gone.
+what happens when marks are gone. With `on_change` the rows are a table that is kept in step: only what has changed
+since its last load is pushed (`table.py`).
 """
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from msgspec import structs
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from duetime.client.event_loop import run
 from duetime.model.clock import rfc3339
 from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.ids import IdMaker
-from duetime.spark.lake.files import LocalFiles
-from duetime.spark.load.batch import Accepted, Batch, BatchConflict, Scheduled
+from duetime.spark.lake.files import LocalFiles, files_for
+from duetime.spark.load.batch import Accepted, Batch, BatchConflict, Changes, ReconcileFirst, Scheduled
 from duetime.spark.load.batch_journal import with_journal
 from duetime.spark.load.job_columns import EXPRESSION
-from duetime.spark.load.job_rows import ROWS, check_columns, job_rows, order
-from duetime.spark.load.options import BadRecords, LoadFields, LoadOptions, read_options
+from duetime.spark.load.job_rows import check_columns, job_rows, order
+from duetime.spark.load.options import Action, BadRecords, LoadFields, LoadOptions, read_options
 from duetime.spark.load.push_round import find_round, push_round
+from duetime.spark.load.table import (
+    ACCEPTED_ROWS,
+    GONE,
+    MISSING,
+    MOVED,
+    NEW,
+    UNCHANGED,
+    TableLoads,
+    changes,
+    last_rows,
+    with_digest,
+)
 from duetime.spark.load.task_push import ask_store
 from duetime.stores.base import StoreInfo
 
@@ -58,11 +72,15 @@ def schedule(
 
 def load(frame: DataFrame, given: LoadOptions, *, lake: str, on_phase: OnProgress | None = None) -> Scheduled:
     """`schedule` with options that were read already."""
-    if not given.batch:
-        raise InvalidSettings("name the batch: a second run under the same name adds nothing")
     if given.journal and given.is_http:
         raise InvalidSettings("a server writes the journal itself: leave journal out, or name the store")
     tell = on_phase or _nothing
+    if given.withdraw_missing and not given.on_change:
+        given = replace(given, on_change=Action.KEEP)
+    if given.on_change:
+        return _keep_in_step(frame, given, lake, tell)
+    if not given.batch:
+        raise InvalidSettings("name the batch: a second run under the same name adds nothing")
     batch = Batch.open(frame.sparkSession, lake, given.batch)
     store: StoreInfo = run(ask_store(given))
     if (done := batch.manifest()) is not None:
@@ -78,11 +96,73 @@ def load(frame: DataFrame, given: LoadOptions, *, lake: str, on_phase: OnProgres
             return Scheduled(batch.name, given.namespace, 0, 0, 0, 0, 0, store.epoch, store.now)
     else:
         _check_same(batch, accepted, frame, given)
-    name = find_round(batch, given, store)
+    return _push(frame.sparkSession, batch, accepted, given, store, tell)
+
+
+def _push(
+    spark: SparkSession, batch: Batch, accepted: Accepted, options: LoadOptions, store: StoreInfo, tell: OnProgress
+) -> Scheduled:
+    name = find_round(batch, options, store)
     tell("pushing", accepted.rows - accepted.bad)
-    result = push_round(batch, accepted, given, name, spark=frame.sparkSession, store=store)
+    result = push_round(batch, accepted, options, name, spark=spark, store=store)
     tell("done", result.rows)
     return result
+
+
+def _keep_in_step(frame: DataFrame, given: LoadOptions, lake: str, tell: OnProgress) -> Scheduled:
+    """Push what has changed since the table's last load; finish that one first if it was interrupted.
+
+    A run that is killed leaves a load that is not claimed yet, or one that is claimed and not done. The next run finds
+    either of them and ends it before it compares the table again.
+    """
+    if not given.source:
+        raise InvalidSettings("name the table with the option source: it is compared with its last load")
+    spark, resumed = frame.sparkSession, None
+    store: StoreInfo = run(ask_store(given))
+    given = run(with_journal(given))
+    loads = TableLoads(files_for(spark, lake), lake, given)
+    while True:
+        number, last = loads.last()
+        if last and (accepted := last.accepted()) and last.manifest() is None:
+            resumed = _push(spark, last, accepted, replace(given, batch=last.name), store, tell)
+            continue
+        name = given.batch or f"{given.queue[:100] or 'table'}-{loads.key[:8]}-{number + 1:06d}"
+        batch, options = Batch.open(spark, lake, name), replace(given, batch=name)
+        if (done := batch.manifest()) is not None:
+            _check_same(batch, done, frame, options)
+            return done if resumed else structs.replace(done, was_done=True)
+        if (accepted := batch.accepted()) is None:
+            break
+        if not accepted.number:
+            _check_same(batch, accepted, frame, options)
+        loads.claim(accepted.number, name)
+    if last:
+        _check_not_wiped(last, store, given.namespace)
+    tell("checking", 0)
+    accepted = _accept(frame, batch, options, store, load=number + 1, before=last and last_rows(spark, last))
+    found = accepted.changes
+    assert found is not None
+    if not found.new + found.moved + found.unchanged + accepted.bad:
+        return Scheduled(name, given.namespace, 0, 0, 0, 0, 0, store.epoch, store.now)
+    if not found.new + found.moved + found.withdrawn:
+        nothing = Scheduled(name, given.namespace, 0, 0, 0, accepted.bad, 0, store.epoch, store.now, changes=found)
+        return structs.replace(resumed, resumed=resumed.batch) if resumed else nothing
+    loads.claim(number + 1, name)
+    result = _push(spark, batch, accepted, options, store, tell)
+    return structs.replace(result, resumed=resumed.batch if resumed else "")
+
+
+def _check_not_wiped(last: Batch, store: StoreInfo, namespace: str) -> None:
+    """Raise ReconcileFirst if jobs of the last load may be missing in the store."""
+    done = last.manifest()
+    if done is None or done.epoch == store.epoch:
+        return
+    if not last.reconciled(namespace, epoch=store.epoch, after=0):
+        raise ReconcileFirst(
+            f"the last load of this table, {last.name!r}, went to another store, or this one was wiped since: "
+            "reconcile first (`duetime pipeline reconcile` with the same --lake), then run this again",
+            batch=last.name,
+        )
 
 
 def find_done(lake: str, given: LoadOptions) -> Scheduled | None:
@@ -124,27 +204,47 @@ def _check_store(batch: Batch, done: Scheduled, store: StoreInfo) -> None:
 # --- the first job: check and write down
 
 
-def _accept(frame: DataFrame, batch: Batch, options: LoadOptions, store: StoreInfo) -> Accepted:
+def _accept(
+    frame: DataFrame,
+    batch: Batch,
+    options: LoadOptions,
+    store: StoreInfo,
+    *,
+    load: int = 0,
+    before: DataFrame | None = None,
+) -> Accepted:
+    """Check the rows and write them down. With `load`, the number of a table's load, they are compared with `before`.
+
+    Rows of which none is to be pushed are not a batch: nothing is left on the disk.
+    """
     folder = f"files-{IdMaker().make()}"
     seen = Observation()
-    kinds = check_columns(frame.schema)
+    kinds = check_columns(frame.schema, options)
     if not options.queue and "queue" not in kinds:
         raise InvalidSettings("name a queue: by the option queue or in a column queue")
-    rows = job_rows(frame, options, store.now)
+    rows = with_digest(job_rows(frame, options, store.now))
+    rows = changes(rows, before, withdraw=options.withdraw_missing) if load else rows.withColumn("kind", F.lit(NEW))
     # A row without a due time is due when it was read, which is another time in another run.
-    fixed = ["id", "body", "queue"] + (["due_at"] if "due_at" in kinds and not options.spread_ms else [])
+    fixed = ["id", "body", "queue", "action"] + (["due_at"] if "due_at" in kinds and not options.spread_ms else [])
     # The hash is not made within `observe`, because Spark interprets what it observes row by row.
     observed = rows.withColumn("hash", F.xxhash64(*fixed)).observe(
         seen,
-        F.count(F.lit(1)).alias("rows"),
+        F.count(F.lit(1)).alias("all"),
         F.count("reason").alias("bad"),
         F.bit_xor("hash").alias("sum"),
+        *(F.count_if(F.col("kind") == kind).alias(kind) for kind in (NEW, MOVED, GONE, UNCHANGED, MISSING)),
     )
-    ordered = observed.withColumn("has_attributes", F.col("attributes").isNotNull()).sortWithinPartitions(*order(kinds))
-    files = batch.write_rows(ordered.select(*ROWS.names), folder)
+    by_action = ["action"] if load or {"if_exists", "change"} & set(kinds) else []
+    ordered = observed.withColumn("has_attributes", F.col("attributes").isNotNull()).sortWithinPartitions(
+        *order([*kinds, *by_action])
+    )
+    files = batch.write_rows(ordered.select(*ACCEPTED_ROWS.names), folder)
     counts: dict[str, Any] = seen.get
+    counts["rows"] = counts["all"] - counts[UNCHANGED] - counts[MISSING]
     if counts["bad"]:
-        written = frame.sparkSession.read.schema(ROWS).parquet(*(f"{batch.home}/{file.name}" for file in files))
+        written = frame.sparkSession.read.schema(ACCEPTED_ROWS).parquet(
+            *(f"{batch.home}/{file.name}" for file in files)
+        )
         try:
             _handle_bad(written.where(F.col("reason").isNotNull()), batch, counts, options)
         except BadRows:
@@ -159,8 +259,12 @@ def _accept(frame: DataFrame, batch: Batch, options: LoadOptions, store: StoreIn
         options=_options_digest(options),
         at=store.now,
         source=_source_digest(frame, options),
+        number=load,
+        changes=Changes(*(counts[kind] for kind in (NEW, MOVED, GONE, UNCHANGED, MISSING))) if load else None,
     )
-    if not record.rows:  # not a batch: the rows of the next run under this name must count
+    # Not a batch: the rows of the next run under this name must count. An empty table withdraws nothing.
+    is_empty = counts["all"] == counts[GONE] + counts[MISSING]
+    if is_empty or (load and counts["rows"] == counts["bad"]):
         batch.forget(folder)
         return record
     return batch.accept(record)
@@ -207,6 +311,8 @@ def _options_digest(options: LoadOptions) -> str:
         int(options.priority),
         options.spread_ms,
     )
+    if options.mode or options.on_change or options.if_exists is not Action.KEEP:
+        parts = (*parts, options.mode, options.on_change, options.if_exists, options.withdraw_missing)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

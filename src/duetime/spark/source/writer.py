@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from duetime.spark.load.batch_journal import StepEntries, with_journal
 from duetime.spark.load.chunks import Cutter, Portion
 from duetime.spark.load.job_columns import arrow, job_columns, kernels
 from duetime.spark.load.job_rows import KNOWN, check_columns
-from duetime.spark.load.options import MARK_LIFE_MS, BadRecords, LoadOptions, read_options
+from duetime.spark.load.options import MARK_LIFE_MS, Action, BadRecords, LoadOptions, read_options
 from duetime.spark.load.task_entries import TaskEntries, close_left
 from duetime.spark.load.task_push import PushCounts, ask_store, push_portions
 from duetime.spark.source.reader import JOBS
@@ -41,7 +42,9 @@ SORTED_ROWS = 200_000
 SORTED_BYTES = 64 * 1_048_576
 """How many rows and bytes are sorted by due time at once; unsorted rows cost Redis 1.6 times as much."""
 
-SORT_KEYS = [(name, "ascending") for name in ("queue", "priority", "ttl", "tries", "has_attributes", "due_at", "id")]
+SORT_KEYS = [
+    (name, "ascending") for name in ("action", "queue", "priority", "ttl", "tries", "has_attributes", "due_at", "id")
+]
 
 
 @dataclass
@@ -80,6 +83,9 @@ class StreamLoadWriter(DataSourceStreamArrowWriter):
         self._instance = _instance()
         if not self._options.batch and "id" not in schema.names:
             raise InvalidSettings("a stream without a column id needs the option batch: its ids are derived from it")
+        changes = {"change", "if_exists"} & set(schema.names) or self._options.if_exists is not Action.KEEP
+        if changes and not self._options.batch:
+            raise InvalidSettings("a stream of changes needs the option batch: a repeated micro-batch is known by it")
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         now_ms: int = run(ask_store(self._options)).now
@@ -95,13 +101,18 @@ class StreamLoadWriter(DataSourceStreamArrowWriter):
 def read_write_options(options: Mapping[str, str], schema: StructType) -> LoadOptions:
     """Raises InvalidRequest before anything is pushed if the columns cannot be jobs."""
     read = read_options({name: value for name, value in options.items() if name.lower() not in SPARKS_OWN})
-    kinds = check_columns(StructType([field for field in schema.fields if field.name not in STORES_OWN]))
+    kinds = check_columns(StructType([field for field in schema.fields if field.name not in STORES_OWN]), read)
     if not read.queue and "queue" not in kinds:
         raise InvalidSettings("name a queue: by the option queue or in a column queue")
     if read.bad_records is not BadRecords.FAIL:
         raise InvalidSettings("only duetime.spark.schedule can skip bad rows; here they end the load")
     if read.max_jobs_per_second and not read.writers:
         raise InvalidSettings("maxJobsPerSecond needs the option writers: how many tasks push at a time and share it")
+    if read.on_change or read.withdraw_missing:
+        raise InvalidSettings(
+            "only duetime.spark.schedule compares a table with its last load; here the options are ifExists and mode, "
+            "and a column change (insert, update, delete)"
+        )
     if read.journal and read.is_http:
         raise InvalidSettings("a server writes the journal itself: leave journal out, or name the store")
     return read
@@ -134,7 +145,7 @@ def _push(iterator: Iterator[Any], options: LoadOptions, batch: str, now_ms: int
         return Mark(f"{batch}/{digest.hex()}", digest, MARK_LIFE_MS, brief=True) if options.batch else None
 
     cutter, zone = Cutter(options.namespace, make_mark), _local_property("spark.sql.session.timeZone")
-    tables = _sorted(_checked(job_columns(_own(rows), options, now_ms, batch, zone) for rows in iterator))
+    tables = _sorted(_checked(job_columns(_own(rows), options, now_ms, batch, zone) for rows in _latest(iterator)))
     portions = cutter.cut(tables)
     if options.journal:
         tally: PushCounts = run(_push_journaled(portions, options, instance))
@@ -146,7 +157,7 @@ def _push(iterator: Iterator[Any], options: LoadOptions, batch: str, now_ms: int
 async def _push_journaled(portions: Iterator[Portion], options: LoadOptions, instance: str) -> PushCounts:
     """Push the portions; their entries are on the disk, in a node of this task, when this returns."""
     assert options.journal is not None
-    steps = StepEntries(options)
+    steps = StepEntries(options, again=True)
     with (
         closing(StoreView(options.store_url)) as view,
         closing(TaskEntries(Path(options.journal), view, instance=instance)) as entries,
@@ -159,6 +170,30 @@ async def _push_journaled(portions: Iterator[Portion], options: LoadOptions, ins
             return await push_portions(portions, options, writers=options.writers, on_loaded=journal)
         finally:
             await steps.close()
+
+
+def _latest(batches: Iterator[Any]) -> Iterator[Any]:
+    """The last change of each job, by `version`; the rows of anything but a change feed as they are.
+
+    All rows of the task are held for this: one job's changes may be far apart. Raises InvalidRequest if a job has
+    several changes and there is no version.
+    """
+    first = next(batches, None)
+    if first is None or "change" not in first.schema.names:
+        yield from () if first is None else chain([first], batches)
+        return
+    table = arrow.Table.from_batches([first, *batches])
+    names = [name for name in ("queue", "id") if name in table.schema.names]
+    keys = table.select(names).group_by(names).aggregate([([], "count_all")])
+    if keys.num_rows < table.num_rows:
+        if "version" not in table.schema.names:
+            twice = keys.filter(kernels.greater(keys.column("count_all"), 1)).column("id")[0].as_py()
+            raise InvalidRequest(f"the job {twice!r} has several changes: a column version must say which is the last")
+        by_version = table.take(kernels.sort_indices(table, sort_keys=[("version", "descending")]))
+        numbered = by_version.append_column("_row", arrow.array(range(table.num_rows)))
+        rows = numbered.group_by(names).aggregate([("_row", "min")]).column("_row_min")
+        table = by_version.take(rows)
+    yield from table.to_batches()
 
 
 def _own(rows: Any) -> Any:

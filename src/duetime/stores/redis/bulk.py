@@ -13,9 +13,9 @@ import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
 
 from duetime.model.errors import DuetimeError
-from duetime.model.job import STEP_BYTES, Event, IfExists, Moved
+from duetime.model.job import STEP_BYTES, Event, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import REPAIR_LIFE_MS, Pushed, StoreInfo
+from duetime.stores.base import REPAIR_LIFE_MS, Pushed
 from duetime.stores.bulk import Failed, JobColumns, Loaded, LoadStep, LostColumns, Pace, PlainBulk
 from duetime.stores.redis.codec import BRIEF, OPTIONS, read_marked, read_moved
 from duetime.stores.redis.pipe import pack_arguments
@@ -29,17 +29,18 @@ _bulk: Any = pc
 _arrow: Any = pa
 
 
-class RedisBulk:
+class RedisBulk(PlainBulk):
     """Keeps the contract of `stores.bulk.Bulk`."""
 
     def __init__(self, store: RedisStore) -> None:
-        self._store = store
+        super().__init__(store)
+        self._redis = store
 
     async def load(
         self, queue: Queue, columns: JobColumns, steps: Sequence[LoadStep], *, pace: Pace | None = None
     ) -> AsyncIterator[Loaded | Failed]:
         if columns.attributes is not None:
-            async for answer in PlainBulk(self._store).load(queue, columns, steps, pace=pace):
+            async for answer in super().load(queue, columns, steps, pace=pace):
                 yield answer
             return
         encoded = Encoded(columns)
@@ -60,22 +61,16 @@ class RedisBulk:
 
     async def _send(self, queue: Queue, encoded: "Encoded", step: LoadStep) -> Loaded | Failed:
         try:
-            now, answer = await self._store.run_packed("push", queue, *encoded.request(step))
+            now, answer = await self._redis.run_packed("push", queue, *encoded.request(step))
         except DuetimeError as error:
             return Failed(step, error)
         return _read(encoded, step, answer, now)
 
     async def put_back(self, queue: Queue, jobs: LostColumns) -> int | Sequence[Pushed | DuetimeError]:
         if _bulk.count_distinct(jobs.ids).as_py() < len(jobs.ids):
-            return await PlainBulk(self._store).put_back(queue, jobs)
-        answer = await self._store.run_packed("put_back", queue, *_put_back_request(jobs))
+            return await super().put_back(queue, jobs)
+        answer = await self._redis.run_packed("put_back", queue, *_put_back_request(jobs))
         return answer[0] if len(answer) == 1 else read_put_back(jobs.jobs(), answer)
-
-    async def ping(self) -> StoreInfo:
-        return await self._store.ping()
-
-    async def close(self) -> None:
-        await self._store.close()
 
 
 class Encoded:
@@ -88,8 +83,8 @@ class Encoded:
 
     def request(self, step: LoadStep) -> tuple[bytes, int]:
         """What lua/push.lua takes after now, packed, and how many arguments that is."""
-        mark = mark_arguments(step.mark, IfExists.KEEP)
-        head = (STEP_BYTES, "1" if step.distinct else "", 1, IfExists.KEEP.value, *mark, 1)
+        mark = mark_arguments(step.mark, step.if_exists)
+        head = (STEP_BYTES, "1" if step.distinct else "", 1, step.if_exists.value, *mark, 1)
         parts, count = self._groups.arguments(self._options, step.first, step.last)
         return b"".join((pack_arguments(head), *parts)), len(head) + count
 
