@@ -134,7 +134,7 @@ from read_parquet({files})
 def work(lake: str, out: str, began_at: str) -> dict[str, object]:
     database = duckdb.connect()
     database.execute("set threads = 2")
-    database.execute(f"create view events as from read_parquet('{lake}/events/date=*/*.parquet')")
+    database.execute(f"create view events as from read_parquet('{lake}/events/current/date=*/*.parquet')")
     database.execute(f"create view scan as from read_parquet('{lake}/scan/*.parquet')")
     started, before = time.perf_counter(), sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     database.execute(JOBS.replace("{out}", out))

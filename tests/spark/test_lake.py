@@ -1,14 +1,18 @@
 """The lake: published whole or not at all, and of two runs at once one wins."""
 
+import json
 from pathlib import Path
 
+import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from duetime.spark.lake import in_place
+from duetime.spark.lake import delta, in_place
+from duetime.spark.lake import lake as lake_module
 from duetime.spark.lake.files import Files, HadoopFiles, LocalFiles
 from duetime.spark.lake.lake import LITTER_MS, Lake, Manifest, PublishConflict, StagedTooOld
 from duetime.spark.lake.nodes import NodeState, join_nodes, without
@@ -40,7 +44,57 @@ def test_nothing_is_seen_before_it_is_published(spark: SparkSession, tmp_path: P
     assertDataFrameEqual(lake.events.read(), rows.where("event = 'accepted'").union(second))
     assertDataFrameEqual(lake.events.read(manifest=done), rows)  # who began before goes on reading what was there
     assert [one.path.partition("/")[0] for one in replaced.dropped] == ["date=1970-01-02"]
-    assert not list((tmp_path / "my lake" / "events" / "_staging").iterdir())
+    assert not list((tmp_path / "my lake" / "events" / "_files" / "_staging").iterdir())
+
+
+def test_other_programs_read_what_is_published(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that were replaced, and files that are not published, are still there."""
+    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(lake_module, "KEPT_MANIFESTS", 1)
+    lake, home = Lake(spark, str(tmp_path)), tmp_path / "events"
+    manifest = Manifest()
+    for seq in range(1, 6):
+        rows = events(spark, {"event": "accepted", "seq": 10 * seq}, {"event": "acked", "seq": seq, "ts": DAY_MS})
+        manifest = lake.events.publish(
+            lake.events.stage(rows), after=manifest, about={}, replaces=lambda file: file.date == "1970-01-01"
+        )
+        lake.events.stage(events(spark, {"event": "dead", "seq": 1_000}))
+    assert len(list((home / "_files").rglob("*.parquet"))) == 15
+
+    def sums(frame: DataFrame) -> list[tuple[str, int, int]]:
+        found = frame.groupBy("event").agg(F.count("*"), F.sum("seq")).orderBy("event").collect()
+        return [(row[0], row[1], row[2]) for row in found]
+
+    expected = [("accepted", 1, 50), ("acked", 5, 15)]
+    assert sums(lake.events.read()) == expected
+    assert sums(spark.read.parquet(str(home))) == expected
+    assert sums(spark.read.parquet(str(home / "current"))) == expected
+    assert pyarrow.dataset.dataset(home, partitioning="hive").to_table().column("seq").to_pylist().count(1_000) == 0
+    assert pyarrow.dataset.dataset(home, partitioning="hive").count_rows() == 6
+    assert sums(lake.events.read_files(delta_files(home))) == expected
+    assert len(list((home / "_versions").iterdir())) == 2
+    assert sorted(path.name for path in (home / "_delta_log").iterdir() if path.name[0] == "0") == [
+        f"{2:020d}.json", f"{3:020d}.checkpoint.parquet", f"{3:020d}.json", f"{4:020d}.json",
+    ]  # fmt: skip
+
+
+def delta_files(home: Path) -> set[str]:
+    """What a reader of Delta's format finds: the last checkpoint, and the commits after it."""
+    log, found = home / "_delta_log", set[str]()
+    version = json.loads((log / "_last_checkpoint").read_text())["version"]
+    rows = pyarrow.parquet.read_table(log / f"{version:020d}.checkpoint.parquet").to_pylist()
+    assert [row["metaData"]["partitionColumns"] for row in rows if row["metaData"]] == [["date"]]
+    later = sorted(path for path in log.glob("*.json") if int(path.stem) > version)
+    for action in [*rows, *(json.loads(line) for path in later for line in path.read_text().splitlines())]:
+        if added := action.get("add"):
+            assert dict(added["partitionValues"])["date"] == added["path"].split("/")[1].removeprefix("date=")
+            assert (home / added["path"]).stat().st_size == added["size"]
+            found.add(added["path"].removeprefix("_files/"))
+        if removed := action.get("remove"):
+            found.remove(removed["path"].removeprefix("_files/"))
+    return found
 
 
 def test_of_two_runs_one_wins(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,11 +139,12 @@ def test_files_are_written_where_they_stay(
         assert [f"{path.parent.name}/{path.name}" for path in there] == [file.path for file in staged.files]
         lake.events.publish(staged, after=Manifest(), about={})
     assert {path: path.stat().st_ino for path in there} == there
+    links = {path for path in tmp_path.rglob("*.parquet") if path.name[0] != "."} - set(there)
 
     with lake.events.stage(events(spark, {"event": "acked"})) as staged:
         assert not staged.read().isEmpty()
-    assert [path for path in tmp_path.rglob("*.parquet") if path.name[0] != "."] == list(there)
-    assert not list((tmp_path / "events" / "_staging").iterdir())
+    assert {path for path in tmp_path.rglob("*.parquet") if path.name[0] != "."} - links == set(there)
+    assert not list((tmp_path / "events" / "_files" / "_staging").iterdir())
 
 
 def test_a_write_that_fails_says_why_and_shows_nothing(spark: SparkSession, tmp_path: Path) -> None:

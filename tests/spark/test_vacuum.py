@@ -58,7 +58,7 @@ def test_old_days_and_bodies_go_and_living_jobs_stay(spark: SparkSession, tmp_pa
         (tmp_path / "lake" / "audit" / encode(at << 80)).mkdir(parents=True)
     plan = tmp_path / "lake" / "reconcile" / encode(NOW - 20 * DAY << 80) / "plan"
     plan.mkdir(parents=True)
-    litter = tmp_path / "lake" / "events" / "date=2020-01-01" / "left.parquet"
+    litter = tmp_path / "lake" / "events" / "_files" / "date=2020-01-01" / "left.parquet"
     litter.parent.mkdir()
     litter.write_bytes(b"x" * 7)
     os.utime(litter, (1, 1))

@@ -101,7 +101,7 @@ class LineageEvents:
             return [OutputDataset(*dataset_name(f"file://{self._plan.report.absolute()}"))]
         if not (table := self._table(step)):
             return []
-        name, place = dataset_name(table.folder)
+        name, place = dataset_name(table.home)
         if numbers is None:
             return [OutputDataset(name, place)]
         return [OutputDataset(name, place, {"outputStatistics": self._statistics(step, table)})]

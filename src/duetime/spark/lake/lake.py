@@ -1,14 +1,22 @@
 """The lake: a folder of tables in Parquet, each published by one atomic manifest.
 
+    <table>/_files/date=.../*.parquet   the data, with files that were replaced or are not published yet
+    <table>/_delta_log/                 the manifests, which make the table one of Delta Lake (`delta.py`)
+    <table>/current/date=.../*.parquet  in a local folder: hard links to the files of the newest manifest
+
 A run writes its files in place, under names of its own, and then creates the next manifest, which lists every file of
 the table. Readers use the newest manifest only: they see all of a run or nothing of it, and a run that dies leaves
 nothing but files that nobody names. Manifests are numbered: of two runs that publish at once one wins, and the other
-raises `PublishConflict` and starts from what the first one made. Runs on the driver; executors write the files.
+raises `PublishConflict` and starts from what the first one made. A program that reads Parquet files without a manifest
+skips names that begin with an underscore, so it finds `current` alone. Runs on the driver; executors write the files.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote
+from uuid import uuid4
 
 import msgspec
 from msgspec import Struct, field
@@ -16,16 +24,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from duetime.model.clock import SystemClock
-from duetime.model.errors import Conflict, InvalidSettings
+from duetime.model.errors import Conflict
 from duetime.model.ids import IdMaker
 from duetime.spark import schemas
-from duetime.spark.lake.files import Files, check_shared, files_for
+from duetime.spark.lake import delta
+from duetime.spark.lake.files import Files, LocalFiles, check_shared, files_for
 from duetime.spark.lake.in_place import NUMBERS, OPTIONS, WrittenFile, write_in_place
 
-MANIFESTS = "_manifest"
+DATA = "_files"
+CURRENT, VERSIONS = "current", "_versions"
 STAGING = "_staging"
 SCRATCH = "_scratch"
 KEPT_MANIFESTS = 20
+KEPT_LINKS = 2
+"""The folder of links that `current` names, and the one before it, which a reader may have found."""
 LITTER_MS = 24 * 3_600_000
 """How long a file that no manifest names any more is left for readers that still use it."""
 
@@ -65,7 +77,7 @@ class Manifest(Struct, frozen=True):
 
     version: int = 0
     written_at: int = 0
-    format: str = "parquet"
+    table_id: str = ""
     files: Sequence[DataFile] = ()
     dropped: Sequence[Dropped] = ()
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -83,23 +95,19 @@ class Table:
         """`options` are those of Spark's Parquet writer."""
         self._spark, self._options = spark, options
         self.files: Files = files_for(spark, folder)
-        self.folder = self.files.home(folder)
+        self.home = self.files.home(folder)
+        self.folder = f"{self.home}/{DATA}"
         self.schema = schema
 
     def manifest(self) -> Manifest:
         """The newest manifest; an empty one of version 0 if nothing was published yet."""
         while names := self._manifest_names():
             try:
-                return self._decode(self.files.read(f"{self.folder}/{MANIFESTS}/{names[-1]}"))
+                commit = self.files.read(f"{self.home}/{delta.LOG}/{names[-1]}")
+                return msgspec.convert(delta.manifest_of(commit), Manifest)
             except FileNotFoundError:  # deleted since it was listed, so there is a newer one
                 continue
         return Manifest()
-
-    def _decode(self, text: bytes) -> Manifest:
-        manifest = msgspec.json.decode(text, type=Manifest)
-        if manifest.format != "parquet":  # an earlier release could write `events` in another format
-            raise InvalidSettings(f"{self.folder} was written as {manifest.format}: ingest the journal into a new lake")
-        return manifest
 
     def read(self, *, manifest: Manifest | None = None, only: Callable[[DataFile], bool] | None = None) -> DataFrame:
         """The table as a manifest has it; `only` chooses among its files."""
@@ -149,34 +157,85 @@ class Table:
         manifest = Manifest(
             version=version,
             written_at=now,
+            table_id=after.table_id or str(uuid4()),
             files=[*(file for file in after.files if file not in gone), *added],
             dropped=[*(one for one in after.dropped if one not in old), *dropped],
             about=about,
         )
+        actions = [
+            *(() if after.version else self._head(manifest)),
+            *(delta.remove(f"{DATA}/{file.path}", now) for file in gone),
+            *(_add(file, now) for file in added),
+        ]
         try:
-            self.files.create(self._manifest_path(version), msgspec.json.encode(manifest))
+            commit = delta.commit(msgspec.to_builtins(manifest), now, actions)
+            self.files.create(delta.commit_path(self.home, version), commit)
         except FileExistsError:
-            raise PublishConflict(f"{self.folder} was published by another run") from None
+            raise PublishConflict(f"{self.home} was published by another run") from None
         if staged:
             staged.is_published = True
         self._sweep(old, now)
+        if version % delta.CHECKPOINT_EVERY == 0:
+            self._write_checkpoint(manifest)
+        if isinstance(self.files, LocalFiles):
+            self._link_current(self.files.path(self.home), manifest)
         return manifest
+
+    def _head(self, manifest: Manifest) -> list[delta.Action]:
+        return delta.head(manifest.table_id, self.schema.json(), manifest.written_at)
+
+    def _write_checkpoint(self, manifest: Manifest) -> None:
+        """Write a checkpoint, then delete the commits and checkpoints that it makes unnecessary."""
+        version = manifest.version
+        actions = [*self._head(manifest), *(_add(file, manifest.written_at) for file in manifest.files)]
+        with suppress(FileExistsError):
+            self.files.create(delta.checkpoint_path(self.home, version), delta.checkpoint(actions))
+        pointer = f"{self.home}/{delta.LOG}/_last_checkpoint"
+        self.files.delete(pointer)
+        with suppress(FileExistsError):
+            self.files.create(pointer, delta.last_checkpoint(version, len(actions)))
+        first_kept = delta.commit_path("", version - KEPT_MANIFESTS).rpartition("/")[2]
+        for file in self.files.list(f"{self.home}/{delta.LOG}"):
+            if file.name[:1].isdigit() and file.name.partition(".")[0] < first_kept.partition(".")[0]:
+                self.files.delete(file.path)
+
+    def _link_current(self, home: Path, manifest: Manifest) -> None:
+        """Make `current` a folder with exactly the files of the manifest, for programs that read a folder of Parquet
+        files. A folder of hard links is made, and a symbolic link to it takes the place of the last one in one step.
+        Where the file system has no links there is no such folder.
+        """
+        made = home / VERSIONS / f"{manifest.version:012d}"
+        link = home / f".{CURRENT}.{IdMaker().make()}"
+        try:
+            made.mkdir(parents=True, exist_ok=True)
+            for folder in {file.path.rpartition("/")[0] for file in manifest.files}:
+                (made / folder).mkdir(parents=True, exist_ok=True)
+            for file in manifest.files:
+                (made / file.path).hardlink_to(home / DATA / file.path)
+            link.symlink_to(made.relative_to(home))
+            if self.manifest().version == manifest.version:
+                link.replace(home / CURRENT)
+        except OSError:  # no links here, or a vacuum deleted a file of a manifest that is not the newest any more
+            link.unlink(missing_ok=True)
+            if self.manifest().version == manifest.version:
+                (home / CURRENT).unlink(missing_ok=True)
+        for old in self.files.list(f"{self.home}/{VERSIONS}")[:-KEPT_LINKS]:
+            self.files.delete(old.path)
 
     def _sweep(self, old: Sequence[Dropped], now: int) -> None:
         for one in old:
             self.files.delete(f"{self.folder}/{one.path}")
-        for name in self._manifest_names()[:-KEPT_MANIFESTS]:
-            self.files.delete(f"{self.folder}/{MANIFESTS}/{name}")
         for folder in self.files.list(f"{self.folder}/{STAGING}"):
             if folder.changed_at < now - LITTER_MS:
                 self.files.delete(folder.path)
 
     def _manifest_names(self) -> list[str]:
-        found = self.files.list(f"{self.folder}/{MANIFESTS}")
+        found = self.files.list(f"{self.home}/{delta.LOG}")
         return sorted(one.name for one in found if one.name.endswith(".json") and not one.name.startswith("."))
 
-    def _manifest_path(self, version: int) -> str:
-        return f"{self.folder}/{MANIFESTS}/{version:012d}.json"
+
+def _add(file: DataFile, at: int) -> delta.Action:
+    return delta.add(f"{DATA}/{file.path}", file.date, file.bytes, at)
 
 
 class Staged:

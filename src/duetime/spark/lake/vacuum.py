@@ -21,7 +21,7 @@ from duetime.model.ids import timestamp_ms
 from duetime.spark.audit.scan import ClosedAbout
 from duetime.spark.ingest.about import ENDED_FOLDER, about_events, known_purges
 from duetime.spark.lake.files import FoundFile
-from duetime.spark.lake.lake import LITTER_MS, SCRATCH, DataFile, Lake, Manifest, Table
+from duetime.spark.lake.lake import LITTER_MS, SCRATCH, VERSIONS, DataFile, Lake, Manifest, Table
 from duetime.spark.lifecycle.run import about_jobs
 from duetime.spark.load.table import last_loads
 from duetime.spark.schemas import KEY
@@ -192,6 +192,9 @@ class _Sweep:
     def litter(self, table: Table, before: int) -> None:
         """Files that no manifest names: replaced more than a day ago, or left by a run that died."""
         manifest = table.manifest()
+        for links in table.files.list(f"{table.home}/{VERSIONS}")[:-1]:
+            if links.changed_at < before:
+                self._delete(links.path)
         named = {file.path for file in manifest.files} | _dropped_since(manifest, before)
         for day in table.files.list(table.folder):
             for file in table.files.list(day.path) if day.is_folder and day.name.startswith("date=") else []:
