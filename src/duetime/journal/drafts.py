@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from duetime.engine.recorder import Notified
 from duetime.journal.events import MAX_ERROR, REPEATED, Draft
@@ -14,39 +14,18 @@ from duetime.stores.finishes import SeenJoin
 
 def delivered(pool: str, queue: Queue, reserved: Reserved) -> list[Draft]:
     """The deliveries of a reserve, and the expired jobs that it ended on its way."""
-    found = [_draft(pool, queue, moved, reserved.now) for moved in reserved.expired]
-    for deliveries in reserved.deliveries:
-        for delivery in deliveries:
-            lease = delivery.lease
-            one = Draft(
-                ts=reserved.now,
-                event=Event.DELIVERED,
-                pool=pool,
-                namespace=queue.namespace,
-                queue=queue.name,
-                id=lease.id,
-                born=lease.born,
-                attempt=lease.attempt,
-                due_at=delivery.due_at,
-            )
-            found.append(one)
-    return found
+    given = [
+        Moved(Event.DELIVERED, delivery.lease.id, delivery.lease.born, delivery.lease.attempt, delivery.due_at)
+        for deliveries in reserved.deliveries
+        for delivery in deliveries
+    ]
+    return [_draft(pool, queue, one, reserved.now) for one in (*reserved.expired, *given)]
 
 
 def notified(pool: str, lease: Lease, ts: int, answer: Notified) -> Draft:
     """A callback's answer."""
-    return Draft(
-        ts=ts,
-        event=Event.NOTIFIED,
-        pool=pool,
-        namespace=lease.queue.namespace,
-        queue=lease.queue.name,
-        id=lease.id,
-        born=lease.born,
-        attempt=lease.attempt,
-        status=answer.status,
-        ms=answer.ms,
-    )
+    one = Moved(Event.NOTIFIED, lease.id, lease.born, lease.attempt)
+    return structs.replace(_draft(pool, lease.queue, one, ts), status=answer.status, ms=answer.ms)
 
 
 def moved(pool: str, queue: Queue, answers: Sequence[object], ts: int, error: str = "") -> list[Draft]:
@@ -85,14 +64,7 @@ def acked_by_id(pool: str, queue: Queue, ids: Sequence[str], answers: Sequence[o
 
 
 def purged(pool: str, queue: Queue, states: Sequence[State], ts: int) -> Draft:
-    return Draft(
-        ts=ts,
-        event=Event.PURGED,
-        pool=pool,
-        namespace=queue.namespace,
-        queue=queue.name,
-        reason=",".join(sorted(states)),
-    )
+    return _draft(pool, queue, Moved(Event.PURGED, "", 0, reason=",".join(sorted(states))), ts)
 
 
 def _draft(pool: str, queue: Queue, moved: Moved, ts: int, join: SeenJoin | None = None, error: str = "") -> Draft:

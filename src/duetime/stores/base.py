@@ -37,7 +37,19 @@ from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
-from duetime.model.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, QueueTotals, Reason, State
+from duetime.model.job import (
+    STEP_JOBS,
+    Counts,
+    Delivery,
+    IfExists,
+    Job,
+    Lease,
+    Moved,
+    NewJob,
+    QueueTotals,
+    Reason,
+    State,
+)
 from duetime.model.names import Queue
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
 from duetime.stores.registry import Registry
@@ -615,6 +627,16 @@ class Store(Protocol):
     async def close(self) -> None:
         """Close connections, threads and sockets. Idempotent."""
         ...
+
+
+async def list_all(store: Store, queue: Queue, state: State) -> AsyncIterator[Sequence[Job]]:
+    """All jobs of a state, page by page. Jobs that change their state meanwhile may be missed."""
+    cursor: str | None = None
+    while True:
+        page = await store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
+        yield page.jobs
+        if (cursor := page.cursor) is None:
+            return
 
 
 async def get_all(store: Store, queue: Queue, ids: Sequence[str]) -> list[Job | None]:

@@ -23,7 +23,7 @@ from duetime.model.clock import rfc3339
 from duetime.model.errors import NOT_JSON, Conflict, InvalidRequest, StoreUnavailable
 from duetime.model.job import STEP_BYTES, STEP_JOBS, Job, State, chunks, payload_bytes
 from duetime.model.names import Queue
-from duetime.stores.base import QueueRules, RulesChange, Store
+from duetime.stores.base import QueueRules, RulesChange, Store, list_all
 from duetime.stores.finishes import JoinCount
 from duetime.stores.registry import Record
 from duetime.transfer.put_back import put_back, read_joins
@@ -126,18 +126,13 @@ async def _write_queue(store: Store, queue: Queue, writer: BackupWriter, progres
     for _ in range(READINGS):
         found_new, before = False, {one.name for one in joins}
         for state in ORDER:
-            cursor: str | None = None
-            while True:
-                page = await store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
-                for job in page.jobs:
+            async for jobs in list_all(store, queue, state):
+                for job in jobs:
                     if job.born > seen.get(job.id, 0):
                         seen[job.id] = job.born
                         found_new = True
                         writer.write(BackupLine(job=job))
                 progress(len(seen))
-                cursor = page.cursor
-                if cursor is None:
-                    break
         # Counts are read after the jobs, so that a member of a group that was finished meanwhile is in one of them.
         # What follows from a group that was finished meanwhile is found by another reading.
         joins = await read_joins(store, queue)

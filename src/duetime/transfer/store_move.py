@@ -20,10 +20,10 @@ from duetime.client.embedded_engine import embedded_engine
 from duetime.journal import registration
 from duetime.model.errors import Conflict, InvalidRequest, StoreUnavailable
 from duetime.model.ids import IdMaker
-from duetime.model.job import STEP_JOBS, Counts, Job, Moved, State, chunks, sum_counts
+from duetime.model.job import Counts, Job, Moved, State, chunks, sum_counts
 from duetime.model.masking import mask
 from duetime.model.names import Queue, placing_part
-from duetime.stores.base import QueueRules, RulesChange, Store, Withdrawal
+from duetime.stores.base import QueueRules, RulesChange, Store, Withdrawal, list_all
 from duetime.stores.registry import MOVED_AWAY
 from duetime.transfer.put_back import MARK_LIFE_MS, put_back, read_joins, seen_due
 from duetime.transfer.registry_records import (
@@ -257,13 +257,9 @@ class StoreMove:
         counted at the source, so that the jobs that can join with it wait for its end. The others' counts are final,
         because nobody can lease a job of the paused queue.
         """
-        leased, cursor = set[str](), None
-        while True:
-            page = await self._source.list_jobs(queue, State.LEASED, cursor=cursor, limit=STEP_JOBS)
-            leased |= {placing_part(job.id) for job in page.jobs}
-            cursor = page.cursor
-            if cursor is None:
-                break
+        leased: set[str] = set()
+        async for jobs in list_all(self._source, queue, State.LEASED):
+            leased |= {placing_part(job.id) for job in jobs}
         if self._leased.get(queue) != leased:
             joins = await read_joins(self._source, queue)
             for some in chunks([one for one in joins if placing_part(one.name) not in leased]):
@@ -272,15 +268,10 @@ class StoreMove:
         return leased
 
     async def _move_state(self, queue: Queue, state: State, held: set[str]) -> None:
-        cursor: str | None = None
-        while True:
-            page = await self._source.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
-            if jobs := [job for job in page.jobs if placing_part(job.id) not in held]:
+        async for found in list_all(self._source, queue, state):
+            if jobs := [job for job in found if placing_part(job.id) not in held]:
                 self._queues[queue].moved[state.value] += await self._move_jobs(queue, jobs)
                 self._progress(self._total(), max(self._known, self._total()))
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     async def _move_jobs(self, queue: Queue, jobs: Sequence[Job]) -> int:
         fresh = [job for job in jobs if (queue, job.id, job.born) not in self._taken]

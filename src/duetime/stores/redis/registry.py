@@ -8,7 +8,7 @@ from duetime.model.clock import Clock
 from duetime.model.errors import StoreUnavailable, VersionConflict
 from duetime.stores.redis import keys
 from duetime.stores.redis.link import Link
-from duetime.stores.redis.scripts import Scripts, checked
+from duetime.stores.redis.scripts import Scripts, checked, read_time
 from duetime.stores.registry import MAX_TOMBSTONES, Changes, Counter, Record
 
 PAGE = 500
@@ -90,7 +90,7 @@ class RedisRegistry:
     async def counters(self, prefix: str = "") -> Mapping[str, int]:
         commands = ("HGETALL", f"{keys.REGISTRY}:counters"), ("ZRANGE", f"{keys.REGISTRY}:lives", 0, -1, "WITHSCORES")
         flat, ends, time = checked(await self._link.many([(keys.REGISTRY, c) for c in (*commands, ("TIME",))]))
-        now = self._clock.now_ms() if self._clock else int(time[0]) * 1000 + int(time[1]) // 1000
+        now = read_time(time, self._clock)
         over = {ends[i] for i in range(0, len(ends), 2) if int(ends[i + 1]) <= now}
         live = ((flat[i].decode(), int(flat[i + 1])) for i in range(0, len(flat), 2) if flat[i] not in over)
         return {name: value for name, value in live if name.startswith(prefix)}

@@ -15,6 +15,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
+from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.redis.keys import companion
 from duetime.stores.redis.link import Fate, Link
@@ -113,6 +114,11 @@ def checked(answers: list[Any]) -> list[Any]:
         if isinstance(answer, DuetimeError):
             raise answer
     return answers
+
+
+def read_time(answer: Sequence[bytes], clock: Clock | None) -> int:
+    """The store's time from the answer to TIME, unless a clock replaces it."""
+    return clock.now_ms() if clock else int(answer[0]) * 1000 + int(answer[1]) // 1000
 
 
 def translate(error: ResponseError) -> DuetimeError:

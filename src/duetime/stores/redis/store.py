@@ -5,7 +5,7 @@ in and come out as flat lists of bytes, which keeps a batch cheap on both sides.
 """
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from struct import Struct
 from typing import Any, TypeVar, cast
@@ -80,7 +80,7 @@ from duetime.stores.redis.one_job import RedisOneJob
 from duetime.stores.redis.pipe import Argument, pack_arguments
 from duetime.stores.redis.pushes import Batch, read_refusal
 from duetime.stores.redis.registry import RedisRegistry
-from duetime.stores.redis.scripts import Scripts, checked
+from duetime.stores.redis.scripts import Scripts, checked, read_time
 
 AGENDA_PAGE = 16
 """How many queues of each partition one round of reaping reads."""
@@ -97,6 +97,7 @@ _KEPT = Struct(">QQ")
 """The bytes before a result: kept_until and born."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class RedisStore:
@@ -224,26 +225,17 @@ class RedisStore:
     async def _ack(
         self, queue: Queue, leases: Sequence[Lease]
     ) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
-        answers: list[Moved | LeaseLost | StoreUnavailable | None] = []
-        # No id occurs twice in a run, so that the second ack of a lease sees what the first did.
-        for some in chunks(leases, distinct=lambda lease: [lease.id]):
+        async def ack(some: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
             ids = [lease.id for lease in some]
             fences = b"".join([pack_fence(LEASED, lease.born, lease.attempt) for lease in some])
             latest = max([lease.born for lease in some])
-            try:
-                letters = await self._scripts.run(
-                    "ack", keys.prefix(queue), self._now(), STEP_BYTES, latest, fences, *ids, again=True
-                )
-            except StoreUnavailable as error:
-                if not answers:
-                    raise
-                answers += [error] * (len(leases) - len(answers))  # the acks before it have happened
-                break
-            if letters.count(b"a") == len(some):
-                answers += [Moved(Event.ACKED, lease.id, lease.born, lease.attempt) for lease in some]
-            else:
-                answers += [_read_ack(lease, letter) for lease, letter in zip(some, letters, strict=True)]
-        return answers
+            letters = await self._scripts.run(
+                "ack", keys.prefix(queue), self._now(), STEP_BYTES, latest, fences, *ids, again=True
+            )
+            return [_read_ack(lease, letter) for lease, letter in zip(some, letters, strict=True)]
+
+        # No id occurs twice in a run, so that the second ack of a lease sees what the first did.
+        return await _in_parts(chunks(leases, distinct=lambda lease: [lease.id]), len(leases), ack)
 
     async def _ack_one(self, queue: Queue, lease: Lease) -> Moved | None:
         arguments = one_job.ack_arguments(lease)
@@ -253,19 +245,14 @@ class RedisStore:
         return None
 
     async def finish(self, queue: Queue, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]:
-        answers: list[Finished | DuetimeError | None] = []
-        for some in distinct_finishes(finishes):
+        async def finish(some: Sequence[Finish]) -> list[Finished | DuetimeError | None]:
             arguments = [argument for one in some for argument in _arguments(one)]
-            try:
-                now, *found = await self._scripts.run(
-                    "finish", keys.prefix(queue), self._now(), STEP_BYTES, MAX_WAKE_RESULTS, *arguments, again=True
-                )
-            except StoreUnavailable as error:
-                if not answers:
-                    raise
-                return answers + [error] * (len(finishes) - len(answers))  # those before it have happened
-            answers += [_read_finished(one, answer, now) for one, answer in zip(some, found, strict=True)]
-        return answers
+            now, *found = await self._scripts.run(
+                "finish", keys.prefix(queue), self._now(), STEP_BYTES, MAX_WAKE_RESULTS, *arguments, again=True
+            )
+            return [_read_finished(one, answer, now) for one, answer in zip(some, found, strict=True)]
+
+        return await _in_parts(distinct_finishes(finishes), len(finishes), finish)
 
     async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
         if not ids:
@@ -393,7 +380,7 @@ class RedisStore:
         """The store's time, and the first queues of each partition by the time at which they need the reaper."""
         heads = [(key, ("ZRANGE", key, 0, count - 1, "WITHSCORES")) for key in keys.AGENDAS]
         time, *pages = checked(await self._link.many([(keys.AGENDAS[0], ("TIME",)), *heads]))
-        now = self._clock.now_ms() if self._clock else int(time[0]) * 1000 + int(time[1]) // 1000
+        now = read_time(time, self._clock)
         entries = [
             (float(page[i + 1]), Queue.parse(page[i].decode())) for page in pages for i in range(0, len(page), 2)
         ]
@@ -536,7 +523,7 @@ class RedisStore:
         if not self._version:
             server = checked([await self._link.call(keys.EPOCH, ("INFO", "server"), again=True)])[0]
             self._version = _info(server).get("redis_version", "")
-        now = self._clock.now_ms() if self._clock else int(time[0]) * 1000 + int(time[1]) // 1000
+        now = read_time(time, self._clock)
         used, limit = (int(_info(memory).get(name, 0)) for name in ("used_memory", "maxmemory"))
         said = _persistence(_info(persistence))
         return StoreInfo("redis", self._version, epoch.decode(), now, used, limit, persistence=said)
@@ -550,6 +537,23 @@ class RedisStore:
 
     async def close(self) -> None:
         await self._link.close()
+
+
+async def _in_parts(
+    parts: Iterable[Sequence[T]], total: int, run: Callable[[Sequence[T]], Awaitable[list[R]]]
+) -> list[R | StoreUnavailable]:
+    """The answers to requests that are sent part by part. A part that fails is the answer to all that are left, because
+    the parts before it have happened. Raises StoreUnavailable if it is the first.
+    """
+    answers: list[R | StoreUnavailable] = []
+    for part in parts:
+        try:
+            answers += await run(part)
+        except StoreUnavailable as error:
+            if not answers:
+                raise
+            return answers + [error] * (total - len(answers))
+    return answers
 
 
 def _with_info(delivery: Delivery, info: bytes | None) -> Delivery:
@@ -619,7 +623,7 @@ def _read_finished(one: Finish, answer: Any, now: int) -> Finished | DuetimeErro
     if text == "g":
         return None
     if text == "l":
-        return LeaseLost.of(lease.id, lease.attempt)
+        return _lease_lost(lease)
     return read_refusal([*one.then, *(one.join.then if one.join else ())], None, text)
 
 

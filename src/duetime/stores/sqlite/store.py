@@ -147,9 +147,13 @@ class SqliteStore(SqlStore):
     def __init__(
         self, path: Path, clock: Clock, synchronous: str, lock_timeout_s: float, reserve: int | None = None
     ) -> None:
+        path = path.resolve()  # the same in every process, whatever links or relative path it was opened by
         self._path, self._synchronous = path, synchronous
         self._background = BackgroundThread()
-        self._disk = _disk_of(path, reserve, self._background)
+        try:
+            self._disk = DiskReserve(path, reserve, self._background)
+        except OSError as error:
+            raise StoreUnavailable(f"cannot use the folder of the SQLite file: {error}") from error
         open_file = partial(connect, path, synchronous=synchronous, checkpoint_pages=self._disk.checkpoint_pages)
 
         def open_writer() -> sqlite3.Connection:
@@ -217,7 +221,7 @@ class SqliteStore(SqlStore):
         the process. `reserve`: pushes are refused while less than that is free on the disk; see `DiskReserve`.
         Raises StoreUnavailable, StoreDamaged, InvalidSettings.
         """
-        store = cls(_real_path(path), clock or SystemClock(), check_synchronous(synchronous), lock_timeout_s, reserve)
+        store = cls(Path(path), clock or SystemClock(), check_synchronous(synchronous), lock_timeout_s, reserve)
         try:
             await store._write(_open_connection)
             await store._read(_open_connection)
@@ -231,14 +235,14 @@ class SqliteStore(SqlStore):
             self._announce(news)
 
     async def _poll_meta(self, always: bool) -> Meta | None:
-        return await self._poll(lambda step: self._read_meta(step, always))
+        def read(step: Step) -> Meta | None:
+            before, (self._data_version,) = self._data_version, step.fetch_one("data_version")
+            if before == self._data_version and not always:
+                return None
+            _, wakes, registry_version = step.fetch_one("get_meta")
+            return Meta(wakes, registry_version)
 
-    def _read_meta(self, step: Step, always: bool) -> Meta | None:
-        before, (self._data_version,) = self._data_version, step.fetch_one("data_version")
-        if before == self._data_version and not always:
-            return None
-        _, wakes, registry_version = step.fetch_one("get_meta")
-        return Meta(wakes, registry_version)
+        return await self._poll(read)
 
     # --- how steps run
 
@@ -324,18 +328,6 @@ class SqliteStore(SqlStore):
 
 def _open_connection(step: Step) -> None:
     """The first step of a thread opens its connection, and raises what is wrong with the file."""
-
-
-def _real_path(path: str | Path) -> Path:
-    """The same path in every process, whatever links or relative path it was opened by."""
-    return Path(path).resolve()
-
-
-def _disk_of(path: Path, reserve: int | None, background: BackgroundThread) -> DiskReserve:
-    try:
-        return DiskReserve(path, reserve, background)
-    except OSError as error:
-        raise StoreUnavailable(f"cannot use the folder of the SQLite file: {error}") from error
 
 
 def _open_shared_files(path: Path) -> tuple[WriteLock, Mailboxes]:
