@@ -44,7 +44,7 @@ async def test_the_story_of_an_address(url: str, postbox: Postbox, tmp_path: Pat
     assert postbox.subjects == ["Duetime: test alert"]
     shown = (await run("list")).out
     assert "ops@example.com" in shown
-    assert "nothing" in shown
+    assert "problem   none" in shown
     assert (await run("remove", "ops@example.com")).code == 0
     assert (await run("remove", "ops@example.com", "--json")).error["code"] in ("address_not_found", "not_found")
 

@@ -171,9 +171,9 @@ OTHER_CODES = {"duetime monitor --max-failed 1 --max-late 5m --json": (0, 1)}
 
 def _serve(line: str, shell: Shell) -> None:
     """Start the server of a line on free ports until it says that it serves, and stop it."""
-    *variables, command = line.partition("duetime serve")[0].split(), line.partition("duetime serve")[2]
+    before, _, command = line.partition("duetime serve")
     arguments = [*program(), "serve", *shlex.split(command), "--port", "0", "--admin-port", "0"]
-    more = dict(one.split("=", 1) for one in variables[0])
+    more = dict(one.split("=", 1) for one in before.rpartition("&& ")[2].split())
     if "DUETIME_TCP_ENABLED" in more:
         more["DUETIME_TCP_PORT"] = "0"
     (shell.folder / "duetime.toml").write_text("")

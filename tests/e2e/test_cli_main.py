@@ -103,7 +103,14 @@ def test_a_url_without_a_scheme_gets_a_hint(shell: Shell) -> None:
         assert "did you mean http://" in shell.run(*command, "--url", "localhost:7777").err, command
 
 
-MORE_OPTIONS = {"work": 21, "serve": 9, "topic edit": 9, "pipeline schedule": 20, "pipeline run": 12}
+MORE_OPTIONS = {
+    "work": 21,
+    "serve": 9,
+    "topic edit": 9,
+    "pipeline schedule": 20,
+    "pipeline run": 12,
+    "schedule add": 13,
+}
 """Exceptions by name. The options of `work` are Laravel's, which people know; `topic edit` can change all that
 `topic add` sets; a table is described by its options alone; `pipeline run` does the work of five commands.
 """

@@ -118,7 +118,7 @@ def test_completing_the_name_of_a_command_imports_no_command(shell: Shell, shell
     asked = {"COMP_WORDS": "duetime queue p", "COMP_CWORD": "2", "_TYPER_COMPLETE_ARGS": "duetime queue p"}
     fish = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     modules = loaded(shell, _DUETIME_COMPLETE=f"complete_{shell_name}", **asked, **fish)
-    assert not modules & {*SLOW, "msgspec", "duetime.client", "duetime.cli.queues"}
+    assert not modules & {*SLOW, "duetime.client", "duetime.cli.queues"}
 
 
 def test_the_first_sentences_in_the_table_are_those_of_the_functions() -> None:

@@ -161,7 +161,7 @@ def test_redissons_everyday_methods(url: str) -> None:
         delayed = duetime.DelayedQueue(client, "later")
         for name, delay in (("late", "2h"), ("soon", "1h"), ("last", "3h")):
             delayed.offer(name, delay)
-        assert delayed.poll_many(2) == ["late", "soon"]
+        assert delayed.poll_many(2) == ["soon", "late"]
         assert (delayed.poll(), delayed.poll(), delayed.poll_many(3)) == ("last", None, [])
         for refused in (delayed.add, delayed.add_all, delayed.index_of, delayed.move):
             with pytest.raises(NotImplementedError, match="offer"):

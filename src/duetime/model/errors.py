@@ -13,6 +13,7 @@
     ├── NotFound                404
     │   ├── JobNotFound
     │   ├── PoolNotFound
+    │   ├── ScheduleNotFound
     │   └── TopicNotFound
     ├── MethodNotAllowed        405
     ├── Conflict                409  the job or record is not where the caller thinks
@@ -22,6 +23,7 @@
     │   ├── JobDead
     │   ├── VersionConflict
     │   ├── TopicExists
+    │   ├── ScheduleDeclared
     │   ├── TopicOffline
     │   └── MarkMismatch        422
     ├── QueueFull               429

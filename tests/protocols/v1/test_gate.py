@@ -54,7 +54,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def address(route: Route) -> str:
-    return route.path.format(namespace="shop", queue="mail", topic="mail", id="a")
+    return route.path.format(namespace="shop", queue="mail", topic="mail", schedule="daily", id="a")
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)

@@ -73,7 +73,7 @@ def _no_tracebacks(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def address(route: Route, name: str = "mail") -> str:
-    return route.path.format(namespace="shop", queue=name, topic=name, id=name)
+    return route.path.format(namespace="shop", queue=name, topic=name, schedule=name, id=name)
 
 
 def is_sound(reply: httpx.Response) -> bool:

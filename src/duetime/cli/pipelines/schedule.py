@@ -174,7 +174,9 @@ def schedule(table: TableRows, jobs: JobExpressions, choices: LoadChoices, spark
 
 @takes_options
 def cancel(table: TableRows, choices: CancelChoices, spark: SparkOptions, target: Target) -> None:
-    """Cancel the jobs that the rows of a table name by --id, wherever they are. Rows without a job change nothing.
+    """Cancel the jobs that the rows of a table name.
+
+    --id is the column or expression with their ids. Rows without a job change nothing.
 
     Examples:
         duetime pipeline cancel --source left.csv --queue recall --id "concat('recall-', member_id)"
