@@ -222,9 +222,9 @@ async def test_a_pool_that_goes_down_and_comes_back_is_told_once_each(
 async def test_an_outage_of_the_registry_itself_is_told_by_one_of_the_machine(
     start_redis: StartRedis, postbox: Postbox
 ) -> None:
-    server = start_redis()
+    server = start_redis(save="3600 1")  # who receives alerts is a record of this registry
     urls = {"default": server.url}
-    async with post(urls, "", postbox) as one, post(urls, "", postbox) as other:
+    async with post(urls, server.url, postbox) as one, post(urls, server.url, postbox) as other:
         await one.rounds(1)
         server.stop()
         for _ in range(STRIKES + 1):
