@@ -3,18 +3,21 @@
     make bench ARGS=console     or: make bench ARGS="console --store redis --queues 10000 --jobs 1000000"
 
 Fills a store (SQLite in a temporary folder, or a Redis or PostgreSQL that it starts, or the one under a URL) with many
-queues and one long one, starts a server with --dev beside it, and takes the time of each page's first answer and the
-processor time that the server took for it. Then it reads the processor time of the server while nobody looks, and while
-live streams are open whose pages are asked for whenever the stream says so, as a browser does.
+queues, one long one, and failures, starts a server with --dev on it, and measures the first answer of each page: its
+time and the processor time of the server. Then it reads the processor time of the server while no page is open, and
+while live streams are open whose pages are requested at every tick, as a browser does. On a fresh server it views the
+pages again while a thread calls the API all the time, and reports the slowest answer of the API during the first view,
+and the least of the slowest answers of more views, because the machine delays some of them anyhow.
 """
 
 import argparse
+import asyncio
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +26,10 @@ import httpx
 import duetime
 from bench.report import median, table
 from bench.sql import a_postgres
+from duetime.engine.engine import Engine
+from duetime.model.job import Lease, NewJob
+from duetime.model.names import Queue
+from duetime.stores.open import open_store
 from tests.plugins.postgres_server import STORE
 from tests.plugins.redis_server import RedisServer
 
@@ -35,9 +42,17 @@ PAGES = {
     "jobs": f"jobs?{QUEUE}&state=delayed",
     "jobs, a text": f"jobs?{QUEUE}&state=delayed&text=nowhere",
     "failures": "failures",
-    "failures of a queue": f"failures?{QUEUE}",
+    "failures of a queue": "failures?pool=default&namespace=bench&queue=failed",
     "search": "search?q=nowhere",
+    "topics": "topics",
+    "workers": "workers",
+    "batches": "batches",
+    "schedules": "schedules",
+    "stores": "stores",
+    "access": "access",
 }
+VIEWS = 5
+ERRORS = ("GatewayTimeout: no answer for order {}", "KeyError: 'address' of order {}", "smtp: 550 no such user {}")
 
 
 @contextmanager
@@ -68,8 +83,21 @@ def fill(store: str, queues: int, jobs: int) -> None:
             long.bulk([b"x" * 100] * min(10_000, jobs - at), delay=f"{at % 86_400 + 60}s")
 
 
+async def fail(store: str, jobs: int) -> None:
+    """Dead letters with three errors in one queue."""
+    queue = Queue("bench", "failed")
+    async with Engine(await open_store(store)) as engine:
+        for at in range(0, jobs, 500):
+            await engine.push(queue, [NewJob(f"{at + number:08}", b"x" * 100) for number in range(min(500, jobs - at))])
+            for number, delivery in enumerate(await engine.reserve([queue], limit=500)):
+                one = delivery.lease
+                error = ERRORS[number % len(ERRORS)].format(at + number)
+                await engine.kill(Lease(queue, one.id, one.born, one.attempt), error=error)
+
+
 @contextmanager
-def served(store: str, folder: str) -> Iterator[tuple[int, str]]:
+def served(store: str, folder: str) -> Iterator[tuple[int, str, str]]:
+    """The server's process, the console's address and the API's."""
     command = [str(Path(sys.executable).with_name("duetime")), "serve", "--dev", "--port", "0", "--admin-port", "0"]
     process = subprocess.Popen(
         [*command, "--store", store], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -77,10 +105,11 @@ def served(store: str, folder: str) -> Iterator[tuple[int, str]]:
     try:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
-        address = next(line.split()[1] for line in lines if line.split()[:1] == ["console"])
-        while not next(lines).startswith("  stop"):
-            pass
-        yield process.pid, address
+        facts: dict[str, str] = {}
+        while "stop" not in facts:
+            label, _, value = next(lines).strip().partition(" ")
+            facts[label] = value.split()[0] if value.split() else ""
+        yield process.pid, facts["console"], facts["API"]
     finally:
         process.terminate()
         process.wait(timeout=60)
@@ -92,12 +121,38 @@ def busy_s(pid: int) -> float:
     return sum(int(file.read_text().split()[0]) for file in files) / 1e9
 
 
+class Pinger(threading.Thread):
+    """Reads a job that does not exist over and over, and remembers the slowest answer."""
+
+    def __init__(self, api: str) -> None:
+        super().__init__(daemon=True)
+        self._http = httpx.Client(base_url=api, timeout=60)
+        self._slowest = 0.0
+        self.is_over = False
+        self.start()
+
+    def run(self) -> None:
+        while not self.is_over:
+            began = time.perf_counter()
+            self._http.get("/v1/queues/bench/q00001/jobs/none")
+            self._slowest = max(self._slowest, time.perf_counter() - began)
+            time.sleep(0.001)
+
+    def slowest_ms(self, during: Callable[[], object]) -> float:
+        self._slowest = 0.0
+        during()
+        time.sleep(0.02)  # for the answer that is under way
+        return self._slowest * 1000
+
+
 def watch(address: str, until: float) -> None:
     """An open page: a live stream, and the page again at every tick."""
     with httpx.Client(timeout=600) as client, client.stream("GET", f"{address}live") as stream:
+        seen = ""
         for line in stream.iter_lines():
             if line == "event: tick":
-                client.get(address, headers={"hx-request": "true"})
+                page = client.get(address, headers={"hx-request": "true", "x-seen": seen}).text
+                seen = page.partition('"x-seen": "')[2].partition('"')[0] or seen
             if time.monotonic() > until:
                 return
 
@@ -107,22 +162,16 @@ def main() -> int:
     parser.add_argument("--store", default="sqlite", help="sqlite, redis, postgres or a URL")
     parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--jobs", type=int, default=1_000_000)
+    parser.add_argument("--dead", type=int, default=200_000)
     parser.add_argument("--pages", type=int, default=50)
     parser.add_argument("--seconds", type=int, default=30)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, opened(options.store, folder) as store:
         fill(store, options.queues, options.jobs)
-        with served(store, folder) as (pid, address), httpx.Client(timeout=60) as client:
-            rows: list[list[object]] = []
-            for name, path in PAGES.items():
-                times, busy = list[float](), list[float]()
-                for _ in range(5):
-                    before, began = busy_s(pid), time.perf_counter()
-                    client.get(address + path).raise_for_status()
-                    times.append((time.perf_counter() - began) * 1000)
-                    busy.append((busy_s(pid) - before) * 1000)
-                rows.append([name, times[0], median(times), busy[0], median(busy)])
-            print(f"{options.queues:,} queues, {options.jobs:,} jobs in one of them\n")
+        asyncio.run(fail(store, options.dead))
+        print(f"{options.queues:,} queues, {options.jobs:,} jobs in one of them, {options.dead:,} dead in another\n")
+        with served(store, folder) as (pid, address, _), httpx.Client(timeout=60) as client:
+            rows = [costs(pid, client, name, address + path) for name, path in PAGES.items()]
             print(table(["page", "first, ms", "median of 5, ms", "first, ms of CPU", "median, ms of CPU"], rows))
             before, began = busy_s(pid), time.monotonic()
             time.sleep(options.seconds)
@@ -135,5 +184,37 @@ def main() -> int:
                 thread.start()
             time.sleep(options.seconds)
             share = (busy_s(pid) - before) / (time.monotonic() - began)
-            print(f"\n{options.pages} open pages: {share:.1%} of a core; nobody looks: {idle:.1%}")
+            print(f"\n{options.pages} open pages: {share:.1%} of a core; nobody looks: {idle:.1%}\n")
+        with served(store, folder) as (_, address, api), httpx.Client(timeout=60) as client:
+            pinger = Pinger(api)
+            time.sleep(2)
+            rows = [waits(pinger, client, name, address + path) for name, path in PAGES.items()]
+            pinger.is_over = True
+            pinger.join()
+            print(table(["API waits, ms", "first view", "least of 6 views", "without"], rows))
     return 0
+
+
+def costs(pid: int, client: httpx.Client, name: str, address: str) -> list[object]:
+    """What five views of a page take, and what they cost the server."""
+    times, busy = list[float](), list[float]()
+    for _ in range(VIEWS):
+        before, began = busy_s(pid), time.perf_counter()
+        client.get(address).raise_for_status()
+        times.append((time.perf_counter() - began) * 1000)
+        busy.append((busy_s(pid) - before) * 1000)
+    return [name, times[0], median(times), busy[0], median(busy)]
+
+
+def waits(pinger: Pinger, client: httpx.Client, name: str, address: str) -> list[object]:
+    """The slowest answers of the API during views of a page, and for as long without any."""
+    times: list[float] = []
+
+    def view() -> None:
+        began = time.perf_counter()
+        client.get(address).raise_for_status()
+        times.append(time.perf_counter() - began)
+
+    slowest = [pinger.slowest_ms(view) for _ in range(VIEWS + 1)]
+    without = [pinger.slowest_ms(lambda: time.sleep(median(times))) for _ in range(VIEWS + 1)]
+    return [name, slowest[0], min(slowest[1:]), min(without)]
