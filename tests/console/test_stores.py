@@ -13,11 +13,8 @@ from duetime.client.topics import Topics
 from duetime.console.live import ProcessState
 from duetime.console.meter_samples import JournalLag
 from duetime.console.pages.overview import stuck_duties
-from duetime.console.pages.schedules import RecurringTask
-from duetime.model.job import Job, Priority, State
-from duetime.model.names import Queue
 from duetime.stores.open import open_store
-from duetime.wire.payload import PAUSES, RESTARTS, TICKS
+from duetime.wire.payload import PAUSES, RESTARTS
 from duetime.wire.worker_beats import WorkerBeat, beat_name
 from duetime.worker.shared_counters import count
 from tests.console.visible_words import english_words
@@ -140,31 +137,3 @@ def test_workers_of_a_namespace_are_paused_resumed_and_restarted(site: Served) -
         before = client.send(count("default", RESTARTS))
         assert "exit after their jobs" in act("restart-workers")
         assert client.send(count("default", RESTARTS)) == before + 1
-
-
-def test_a_cron_expression_is_said_in_words() -> None:
-    job = Job(Queue("a", "b"), "id", 1, State.DELAYED, b"", 1, Priority.NORMAL, 1)
-    words = [
-        RecurringTask("default", job, "t", text).words for text in ("cron 0 9 * * mon-fri Asia/Shanghai", "?", "cron x")
-    ]
-    assert words == ["At 09:00 on Monday through Friday, Asia/Shanghai", "", ""]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"task": "t", "schedule": "cron ' + b"1," * 500_000 + b'1 * * * * UTC"}',
-        b'{"task": "t", "schedule": "cron ' + b"1," * 2_000 + b'1 * * * * UTC"}',
-        b"[" * 100_000,
-        b'{"task": ' + b"[" * 100_000,
-        b'{"task": 1, "schedule": 2}',
-    ],
-    ids=["long", "shorter", "nested", "nested task", "numbers"],
-)
-def test_a_tick_that_anybody_pushed_is_shown_as_unknown(site: Served, body: bytes) -> None:
-    with duetime.connect(site.api, namespace="odd-ticks") as client:
-        client.queue(TICKS).push(body, id="odd", if_exists="replace", delay="1h")
-        shown = page(site, "schedules")
-    assert "odd-ticks" in shown
-    assert "1,1,1,1" not in shown
-    assert "At " not in shown

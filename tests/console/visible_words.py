@@ -26,6 +26,7 @@ NAMES |= {
     "admin",
     "drain",
     "lake",
+    "cron",
     "health",
 }
 """Names of things: of units, formats, programs, and what settings and tokens are called."""

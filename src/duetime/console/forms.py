@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from duetime.console.visit import Visit
-from duetime.model.errors import DuetimeError, InvalidRequest
+from duetime.model.clock import duration_ms
+from duetime.model.errors import DuetimeError, InvalidRequest, InvalidTime
+from duetime.model.when import read_when
 
 T = TypeVar("T")
 
@@ -45,3 +47,14 @@ def whole_number(text: str, *, most: int = 999_999_999, least: int = 0) -> int:
     if not stripped.isascii() or not stripped.isdigit() or not least <= int(stripped[:12]) <= most:
         raise InvalidRequest(f"must be a whole number from {least:,} to {most:,}, got {stripped[:40]!r}")
     return int(stripped)
+
+
+def read_span(text: str) -> int:
+    """A duration in milliseconds: in the strict form that programs use, or in words. Raises InvalidTime."""
+    try:
+        return duration_ms(text.strip())
+    except InvalidTime:
+        when = read_when(text, now_ms=0, zone=None)
+        if when.delay_ms is None or when.delay_ms < 0:
+            raise
+        return when.delay_ms

@@ -14,7 +14,7 @@ the store directly, runs them. `Schedules` is what the API, the console and the 
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -92,9 +92,14 @@ class Tick(Struct, frozen=True, omit_defaults=True, kw_only=True):
 def read_tick(body: bytes) -> Tick | None:
     """None if the body is not a tick: anybody may push to the queue of the ticks of a namespace."""
     try:
-        return msgspec.json.decode(body, type=Tick)
-    except NOT_JSON:
+        tick = msgspec.json.decode(body, type=Tick)
+        check_id(run_id(tick.name, tick.last_at))
+        check_queue("any", tick.queue)
+        if tick.task:
+            msgspec.json.decode(tick.body or b"{}", type=dict[str, Raw])
+    except (*NOT_JSON, DuetimeError):
         return None
+    return tick
 
 
 def run_id(name: str, run_at: int) -> str:
@@ -122,11 +127,17 @@ class Schedules:
 
     async def list_schedules(self, namespace: str) -> list[ScheduleOut]:
         """All schedules of the namespace by name."""
+        return await self.list_of([namespace], lambda one: one == namespace)
+
+    async def list_of(self, declared: Iterable[str], sees: Callable[[str], bool]) -> list[ScheduleOut]:
+        """By name: the schedules that programs declare in these namespaces, and others in namespaces that `sees`
+        accepts.
+        """
         found = [
-            await self._show(job, tick, namespace)
-            for queue in (SCHEDULES, Queue(namespace, TICKS))
+            await self._show(job, tick, queue.namespace if queue != SCHEDULES else tick.namespace)
+            for queue in (SCHEDULES, *(Queue(namespace, TICKS) for namespace in declared))
             async for job, tick in self._ticks(queue)
-            if queue != SCHEDULES or tick.namespace == namespace
+            if queue != SCHEDULES or sees(tick.namespace)
         ]
         return sorted(found, key=lambda one: one.name)
 

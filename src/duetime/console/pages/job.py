@@ -8,12 +8,12 @@ from starlette.responses import HTMLResponse, Response
 from duetime.console.action_log import changes
 from duetime.console.errors_seen import FoldedTrace, fold_frames, name_error
 from duetime.console.formats import body_text, clock_time, full_time
-from duetime.console.forms import FormReader, whole_number
+from duetime.console.forms import FormReader, read_span, whole_number
 from duetime.console.journal_lookup import JobTry, read_timeline
 from duetime.console.pages.jobs import check_queue_exists, shown_time
 from duetime.console.pages.workers import read_progress
 from duetime.console.visit import Visit, chosen, job_link, queue_link
-from duetime.model.clock import duration_ms, rfc3339
+from duetime.model.clock import rfc3339
 from duetime.model.errors import DuetimeError, InvalidRequest, InvalidTime, JobNotFound
 from duetime.model.ids import IdMaker
 from duetime.model.job import IfExists, Job, Lease, NewJob, Priority, State
@@ -208,8 +208,8 @@ async def push(visit: Visit) -> Response:
     job_id = form.read("id", lambda text: check_id(text.strip() or _ids.make()), "")
     body = form.read("body", lambda _: _body(visit), b"")
     tries = form.read("tries", lambda text: whole_number(text, most=MOST_TRIES), 0)
-    ttl_ms = form.read("ttl", lambda text: _ttl(visit, text), 0)
-    attributes = form.read("attributes", _attributes, {})
+    ttl_ms = form.read("ttl", lambda text: read_span(text) if text.strip() else 0, 0)
+    attributes = form.read("attributes", read_attributes, {})
     due = form.read("when", lambda text: _due(visit, text), {})
     form.check()
     priority = Priority(int(chosen([str(int(one)) for one in Priority], visit.field("priority"))))
@@ -233,20 +233,7 @@ def _body(visit: Visit) -> bytes:
         raise InvalidRequest(visit.say("job.not_base64")) from None
 
 
-def _ttl(visit: Visit, text: str) -> int:
-    """A duration: in the strict form that programs use, or in words."""
-    if not text.strip():
-        return 0
-    try:
-        return duration_ms(text.strip())
-    except InvalidTime:
-        when = visit.read_time(text)
-        if when.delay_ms is None or when.delay_ms < 0:
-            raise
-        return when.delay_ms
-
-
-def _attributes(text: str) -> dict[str, str]:
+def read_attributes(text: str) -> dict[str, str]:
     lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
     return dict(check_attributes({line.partition("=")[0].strip(): line.partition("=")[2] for line in lines}))
 

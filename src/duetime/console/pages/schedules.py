@@ -1,78 +1,261 @@
-"""The page Schedules: tasks that recur, and when each of them runs next."""
+"""The page Schedules: jobs that are pushed again and again, when each runs next, and how its last run ended."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from cronsim import CronSim, CronSimError
-from starlette.responses import Response
+from msgspec import UNSET, Raw
+from starlette.responses import HTMLResponse, Response
 
-from duetime.console.visit import Visit
-from duetime.model.job import Job, State
-from duetime.model.names import Queue
+from duetime.console.formats import clock_time
+from duetime.console.forms import FormReader, read_span, whole_number
+from duetime.console.pages.job import MOST_TRIES, read_attributes
+from duetime.console.visit import Visit, chosen, link
+from duetime.engine.schedules import SCHEDULES, Schedules
+from duetime.model.clock import duration_ms
+from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, ScheduleNotFound
+from duetime.model.job import DEFAULT_TRIES
+from duetime.model.names import Queue, check_id, check_namespace, check_queue
+from duetime.model.schedules import MAX_CRON, cron, every
+from duetime.wire import bodies
+from duetime.wire.messages import JobScheduleIn, ScheduleOut
 from duetime.wire.payload import TICKS
 
-RECURRING = 200
+MOST = 200
 CRON_FIELDS = 5
-MAX_TICK = 16_384
-"""The longest body of a tick in bytes; workers push much shorter ones."""
-MAX_SCHEDULE = 512
+MISSED = ("last", "all", "none")
+OVERLAP = ("allow", "skip")
+PRIORITIES = ("high", "normal", "low")
+NEXT_RUNS = 3
+LONGEST = MAX_CRON + 60
+"""The longest text of a schedule that is shown or explained."""
 
 
-class Tick(msgspec.Struct):
-    """The fields of a tick that the page shows."""
-
-    task: str
-    schedule: str
-
-
-class RecurringTask(NamedTuple):
+class ScheduleRow(NamedTuple):
     pool: str
-    job: Job
-    task: str
-    schedule: str
+    schedule: ScheduleOut
+
+    @property
+    def when(self) -> str:
+        """`every 15m`, `0 9 * * mon-fri Asia/Shanghai`."""
+        return self.schedule.schedule.removeprefix("cron ")[:LONGEST]
 
     @property
     def words(self) -> str:
-        """What a cron expression means, in English; empty where that cannot be said."""
-        kind, _, rest = self.schedule.partition(" ")
-        fields = rest.split()
-        if kind != "cron" or len(fields) < CRON_FIELDS:
-            return ""
-        try:
-            said = CronSim(" ".join(fields[:CRON_FIELDS]), datetime.now(UTC)).explain()
-        except (CronSimError, ValueError):
-            return ""
-        return f"{said}, {fields[CRON_FIELDS]}" if len(fields) > CRON_FIELDS else said
+        return cron_words(self.schedule.schedule)
+
+    @property
+    def last_queue(self) -> Queue:
+        return Queue(self.schedule.namespace, self.schedule.queue)
+
+
+def cron_words(text: str) -> str:
+    """What a cron expression means, in English; empty where that cannot be said."""
+    kind, _, rest = text.partition(" ")
+    fields = rest.split() if len(text) <= LONGEST else []
+    if kind != "cron" or len(fields) < CRON_FIELDS:
+        return ""
+    try:
+        said = CronSim(" ".join(fields[:CRON_FIELDS]), datetime.now(UTC)).explain()
+    except (CronSimError, ValueError):
+        return ""
+    return f"{said}, {fields[CRON_FIELDS]}" if len(fields) > CRON_FIELDS else said
 
 
 async def show_schedules(visit: Visit) -> Response:
     look = await visit.parts.live.looks.look_for_page(is_partial=visit.is_partial)
-    queues = [
-        (line.pool, line.queue)
-        for line in look.lines
-        if line.queue.name == TICKS and visit.sees(line.pool, line.queue.namespace)
-    ]
-    found = await _recurring(visit, queues)
-    return visit.page("schedules.html", schedules=sorted(found, key=lambda one: one.job.due_at))
+    found: list[ScheduleRow] = []
+    for pool in visit.parts.pools.names:
+        queues = [line.queue for line in look.lines if line.pool == pool]
+        declared = [one.namespace for one in queues if one.name == TICKS and visit.sees(pool, one.namespace)]
+        if declared or SCHEDULES in queues or not look.is_known:
+            schedules = Schedules(visit.parts.pools.engine(pool))
+            listed = await schedules.list_of(declared, lambda namespace, pool=pool: visit.sees(pool, namespace))
+            found += [ScheduleRow(pool, one) for one in listed]
+    found.sort(key=lambda row: (row.schedule.paused, row.schedule.next_at))
+    return visit.page("schedules.html", rows=found[:MOST], hidden=max(len(found) - MOST, 0))
 
 
-async def _recurring(visit: Visit, queues: list[tuple[str, Queue]]) -> list[RecurringTask]:
-    found: list[RecurringTask] = []
-    for pool, queue in queues:
-        store = visit.parts.pools.engine(pool).store
-        for state in (State.LEASED, State.READY, State.DELAYED):
-            page = await store.list_jobs(queue, state, limit=RECURRING)
-            found += [_read(pool, job) for job in page.jobs]
-    return found[:RECURRING]
+async def show_schedule(visit: Visit) -> Response:
+    """The form of a schedule, new or with its present values."""
+    known: ScheduleOut | None = None
+    if visit.query.get("name") and not visit.errors:
+        namespace, name = _place(visit)
+        known = await Schedules(visit.engine()).get(namespace, name)
+        if known.declared:
+            raise InvalidRequest(visit.say("schedule.declared_text"))
+    is_edit = bool(visit.given("edit") or known)
+    body, encoding = _body_of(known)
+    when, zone = _when_of(known)
+    return visit.page(
+        "schedule.html",
+        known=known,
+        is_edit=is_edit,
+        when=when,
+        zone=zone or str(visit.zone),
+        body=body,
+        encoding=visit.field("encoding") or encoding,
+        attributes="\n".join(f"{name}={value}" for name, value in known.attributes.items()) if known else "",
+        tries=known.tries if known else DEFAULT_TRIES,
+        ttl=f"{known.ttl_ms}ms" if known and known.ttl_ms else "",
+        pools=visit.parts.pools.names,
+        means=_means(visit, visit.kept("when", when), visit.kept("tz", zone or str(visit.zone))),
+        missed=MISSED,
+        overlap=OVERLAP,
+        priorities=PRIORITIES,
+    )
 
 
-def _read(pool: str, job: Job) -> RecurringTask:
-    """Anybody may push to the queue of recurring tasks, so the body may be anything."""
+def _body_of(known: ScheduleOut | None) -> tuple[str, str]:
+    """The arguments of a task as JSON, else the body: text, or base64 if it is no text."""
+    if known is None:
+        return "", "text"
+    if known.task:
+        return msgspec.json.encode(known.arguments).decode(), "text"
+    if known.body_b64 is not UNSET:
+        return known.body_b64, "base64"
+    return bodies.read(known.body, UNSET).decode(), "text"
+
+
+def _when_of(known: ScheduleOut | None) -> tuple[str, str]:
+    """The text and the time zone of the form, from `every 1h` or `cron 0 9 * * * UTC`."""
+    if known is None or known.schedule.startswith("every "):
+        return (known.schedule if known else ""), ""
+    expression, _, zone = known.schedule.removeprefix("cron ").rpartition(" ")
+    return expression, zone
+
+
+def read_schedule(text: str, zone: str) -> Mapping[str, Any]:
+    """The fields `every`, or `cron` and `tz`, of a text such as `15m`, `every 2 hours` or `0 9 * * mon-fri`."""
+    given = " ".join(text.split())
+    if not given:
+        raise InvalidRequest("schedule must be an interval such as 15m, or a cron expression such as 0 9 * * mon-fri")
+    if len(given.split()) >= CRON_FIELDS and not given.startswith("every "):
+        cron(given, zone)
+        return {"cron": given, "tz": zone}
+    interval_ms = read_span(given.removeprefix("every ").strip())
+    every(interval_ms / 1000)
+    return {"every": f"{interval_ms}ms"}
+
+
+def _means(visit: Visit, text: str, zone: str) -> str:
+    """`At 09:00 on Monday through Friday. Next: 09:00, ...`; empty for what cannot be read."""
     try:
-        tick = msgspec.json.decode(job.body, type=Tick) if len(job.body) <= MAX_TICK else None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        tick = None
-    if tick is None or len(tick.schedule) > MAX_SCHEDULE:
-        return RecurringTask(pool, job, "?", "?")
-    return RecurringTask(pool, job, tick.task, tick.schedule)
+        fields = read_schedule(text, zone)
+        schedule = cron(fields["cron"], zone) if "cron" in fields else every(duration_ms(fields["every"]) / 1000)
+    except DuetimeError:
+        return ""
+    runs = [visit.now]
+    for _ in range(NEXT_RUNS):
+        runs.append(schedule.after(runs[-1]))
+    words = cron_words(schedule.text) if visit.language == "en" else ""
+    times = ", ".join(clock_time(at, visit.zone, visit.now) for at in runs[1:])
+    return (f"{words}. " if words else "") + visit.say("schedule.next_runs", times=times)
+
+
+async def show_means(visit: Visit) -> Response:
+    """What a schedule means that somebody is typing."""
+    text, zone = visit.query.get("when", "")[:LONGEST], visit.query.get("tz", "UTC")[:60].strip()
+    said = _means(visit, text, zone)
+    if not said and text.strip():
+        try:
+            read_schedule(text, zone)
+        except DuetimeError as error:
+            said = error.message
+    return HTMLResponse(visit.services.environment.from_string("{{ text }}").render(text=said))
+
+
+# --- actions
+
+
+def _place(visit: Visit) -> tuple[str, str]:
+    """Namespace and name. Raises InvalidName, and NotFound where the session does not see the namespace."""
+    namespace = check_namespace(visit.given("namespace").strip())
+    visit.check_sees(visit.pool(), namespace)
+    return namespace, check_id(visit.given("name").strip())
+
+
+async def put_schedule(visit: Visit) -> Response:
+    form, is_edit = FormReader(visit), bool(visit.field("edit"))
+    namespace = form.read("namespace", lambda text: check_namespace(text.strip()), "")
+    name = form.read("name", lambda text: check_id(text.strip()), "")
+    queue = form.read("queue", lambda text: check_queue("any", text.strip()).name, "")
+    zone = visit.field("tz").strip() or "UTC"
+    when = form.read("when", lambda text: read_schedule(text, zone), {})
+    tries = form.read("tries", lambda text: whole_number(text, most=MOST_TRIES), 0)
+    ttl_ms = form.read("ttl", lambda text: read_span(text) if text.strip() else 0, 0)
+    attributes = form.read("attributes", read_attributes, {})
+    payload = form.read("body", lambda text: _payload(visit, text), {})
+    form.check()
+    message = JobScheduleIn(
+        queue=queue,
+        tries=tries,
+        ttl=f"{ttl_ms}ms",
+        attributes=attributes,
+        priority=chosen(PRIORITIES, visit.field("priority")),  # pyright: ignore[reportArgumentType]
+        missed=chosen(MISSED, visit.field("missed")),  # pyright: ignore[reportArgumentType]
+        overlap=chosen(OVERLAP, visit.field("overlap")),  # pyright: ignore[reportArgumentType]
+        **when,
+        **payload,
+    )
+    visit.check_sees(visit.pool(), namespace)
+    schedules = Schedules(visit.engine())
+    if not is_edit:
+        try:
+            await schedules.get(namespace, name)
+        except ScheduleNotFound:
+            pass
+        else:
+            form.refuse("name", visit.say("schedule.taken"))
+            form.check()
+    saved = await schedules.put(namespace, name, message)
+    await visit.log("edit-schedule" if is_edit else "add-schedule", f"{namespace}/{name}", saved.schedule)
+    return visit.go(
+        link("schedules"), visit.say("schedule.saved", name=name, span=visit.from_now(saved.next_at or visit.now))
+    )
+
+
+def _payload(visit: Visit, text: str) -> dict[str, Any]:
+    """The fields of a task with its arguments, or of a body. Raises InvalidRequest."""
+    if task := visit.field("task").strip():
+        try:
+            return {"task": task, "arguments": msgspec.json.decode(text.strip() or "{}", type=dict[str, Raw])}
+        except NOT_JSON:
+            raise InvalidRequest(visit.say("schedule.not_arguments")) from None
+    if visit.field("encoding") == "base64":
+        return {"body_b64": "".join(text.split())}
+    body, body_b64 = bodies.write(text.replace("\r\n", "\n").encode())
+    return {"body": body, "body_b64": body_b64}
+
+
+async def run_schedule(visit: Visit) -> Response:
+    namespace, name = _place(visit)
+    shown = await Schedules(visit.engine()).run(namespace, name)
+    await visit.log("run-schedule", f"{namespace}/{name}")
+    return visit.go(text=visit.say("schedule.asked" if shown.declared else "schedule.ran", name=name))
+
+
+async def pause_schedule(visit: Visit) -> Response:
+    return await _set_paused(visit, paused=True)
+
+
+async def resume_schedule(visit: Visit) -> Response:
+    return await _set_paused(visit, paused=False)
+
+
+async def _set_paused(visit: Visit, *, paused: bool) -> Response:
+    (namespace, name), schedules = _place(visit), Schedules(visit.engine())
+    shown = await (schedules.pause(namespace, name) if paused else schedules.resume(namespace, name))
+    await visit.log("pause-schedule" if paused else "resume-schedule", f"{namespace}/{name}")
+    if paused:
+        return visit.go(text=visit.say("schedule.now_paused", name=name))
+    return visit.go(text=visit.say("schedule.now_resumed", name=name, span=visit.from_now(shown.next_at)))
+
+
+async def delete_schedule(visit: Visit) -> Response:
+    namespace, name = _place(visit)
+    await Schedules(visit.engine()).delete(namespace, name)
+    await visit.log("delete-schedule", f"{namespace}/{name}")
+    return visit.go(link("schedules"), visit.say("schedule.deleted", name=name))

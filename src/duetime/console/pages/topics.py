@@ -15,14 +15,13 @@ from duetime.console.action_log import changes
 from duetime.console.charts import Bar
 from duetime.console.errors_seen import name_error
 from duetime.console.formats import span
-from duetime.console.forms import FormReader, FormRefused, whole_number
+from duetime.console.forms import FormReader, FormRefused, read_span, whole_number
 from duetime.console.journal_lookup import last_calls
 from duetime.console.pages.overview import day_bar, last_days
 from duetime.console.visit import Visit, link, queue_link
 from duetime.model import backoff
-from duetime.model.clock import duration_ms
 from duetime.model.condition import parse
-from duetime.model.errors import DuetimeError, InvalidRequest, InvalidTime, TopicExists, TopicNotFound
+from duetime.model.errors import DuetimeError, InvalidRequest, TopicExists, TopicNotFound
 from duetime.model.job import Counts, Job, State
 from duetime.model.names import Queue, check_queue
 from duetime.model.topic import (
@@ -272,7 +271,7 @@ def _read(visit: Visit, kind: type[T]) -> T:
             fields[name] = form.read(name, whole_number, 0)
     for name in ("delay", "timeout"):
         if name in fields:
-            fields[name] = form.read(name, lambda text: f"{_duration(visit, text)}ms", "0")
+            fields[name] = form.read(name, lambda text: f"{read_span(text)}ms", "0")
     fields["alert"] = visit.field("alert").replace(",", " ").split()
     secret = visit.field("secret")
     if secret in ("new", "none"):
@@ -290,16 +289,6 @@ def _read(visit: Visit, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         said, _, path = str(error).partition(" - at `$.")
         raise FormRefused({path.strip("`").partition("[")[0]: said}) from None
-
-
-def _duration(visit: Visit, text: str) -> int:
-    try:
-        return duration_ms(text.strip())
-    except InvalidTime:
-        when = visit.read_time(text)
-        if when.delay_ms is None or when.delay_ms < 0:
-            raise
-        return when.delay_ms
 
 
 def _check_each(form: FormReader, fields: Mapping[str, Any]) -> None:
