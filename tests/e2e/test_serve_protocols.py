@@ -4,9 +4,12 @@ import asyncio
 import json
 import signal
 import socket
+import struct
 from pathlib import Path
+from typing import Any
 
 import httpx
+import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -75,6 +78,41 @@ async def test_from_a_tcp_add_to_the_callback(start_server: StartServer) -> None
         "tn",
     }
     assert server.stop()[0] == 0
+
+
+def test_clients_that_go_away_during_an_add_leave_no_error_in_the_log(start_server: StartServer) -> None:
+    server = start_server(**PROTOCOLS)
+    topic = {"topic": "order", "callback": "http://127.0.0.1:9/", "delay": "1h"}
+    httpx.post(f"{server.api}/v1/namespaces/default/topics", json=topic).raise_for_status()
+    text = json.dumps({"cmd": "add", "topic": "order", "id": "1", "body": {}}).encode()
+    clients = [socket.create_connection(("127.0.0.1", port(server, "TCP"))) for _ in range(50)]
+    for client in clients:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close sends a reset
+        client.sendall((b"%04d" % len(text) + text) * 5)
+    for client in clients:
+        client.close()
+    with socket.create_connection(("127.0.0.1", port(server, "TCP"))) as last:
+        assert say(last, cmd="add", topic="order", id="2", body={})["code"] == 1
+    code, errors = server.stop()
+    assert code == 0
+    assert "Traceback" not in errors, errors
+
+
+def test_the_client_in_the_documentation_works(start_server: StartServer) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "delayqueue.md").read_text()
+    code = page.partition("<!-- tcp client: begin -->")[2].partition("<!-- tcp client: end -->")[0]
+    scope: dict[str, Any] = {}
+    exec(code.strip().removeprefix("```py").removesuffix("```"), scope)
+    server = start_server(**PROTOCOLS)
+    topic = {"topic": "order", "callback": "http://127.0.0.1:9/", "delay": "1h"}
+    httpx.post(f"{server.api}/v1/namespaces/default/topics", json=topic).raise_for_status()
+    client = scope["DelayQueueClient"](port=port(server, "TCP"))
+    assert client.call("add", "order", "1001", body={"sum": 5}) == {"code": 1, "msg": "succ", "data": []}
+    assert client.call("get", "order", "1001")["data"]["sum"] == 5
+    assert client.call("del", "order", "1001")["code"] == 1
+    with pytest.raises(ValueError, match="9,999"):
+        client.call("add", "order", "1", body="x" * 10_000)
+    client.close()
 
 
 async def test_usr2_finishes_the_call_that_runs_and_starts_no_other(start_server: StartServer, tmp_path: Path) -> None:

@@ -247,6 +247,8 @@ class TcpServer:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_idle: asyncio.Event
     ) -> None:
         frames = Frames()
+        # Read now: uvloop has no address of a connection that was closed meanwhile.
+        peer: tuple[str, int] | None = None if writer.is_closing() else writer.get_extra_info("peername")
         while not self._draining:
             is_idle.set()
             async with asyncio.timeout(self._options.idle_s):
@@ -258,7 +260,9 @@ class TcpServer:
                 began = time.perf_counter()
                 request = _decode(text)
                 answer = await self._commands.answer(request)
-                self._note(request, answer, writer, time.perf_counter() - began)
+                self._note(request, answer, peer, time.perf_counter() - began)
+                if writer.is_closing():  # the client went away meanwhile
+                    return
                 if answer is not None:
                     writer.write(_framed(answer))
                     async with asyncio.timeout(
@@ -267,10 +271,9 @@ class TcpServer:
                         await writer.drain()
 
     def _note(
-        self, request: dict[str, Any], answer: dict[str, Any] | None, writer: asyncio.StreamWriter, elapsed_s: float
+        self, request: dict[str, Any], answer: dict[str, Any] | None, peer: tuple[str, int] | None, elapsed_s: float
     ) -> None:
         if self._options.access_log is not None:
-            peer: tuple[str, int] | None = writer.get_extra_info("peername")
             done = answer is not None and bool(answer["code"])
             name = str(request.get("cmd"))[:40]
             self._options.access_log.command(name, ip=peer[0] if peer else "", done=done, elapsed_s=elapsed_s)
