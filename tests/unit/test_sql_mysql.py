@@ -153,6 +153,26 @@ async def test_names_differ_by_case_and_accent_in_a_database_that_ignores_both(
     assert [count.ready for count in await store.counts(names)] == [1, 4]
 
 
+async def test_a_view_shows_jobs_as_people_and_laravel_would(store: MysqlStore, mysql_server: MysqlServer) -> None:
+    await store.push(QUEUE, [Push([NewJob("delayed", "Grüße".encode(), delay_ms=3_600_000)])])
+    await store.push(QUEUE, [Push([NewJob("killed", b"{}"), NewJob("leased", b"x"), NewJob("ready", b"y")])])
+    [[first, second]] = (await store.reserve(QUEUE, [Ask(2, 60_000)])).deliveries
+    assert [first.lease.id, second.lease.id] == ["killed", "leased"]
+    await store.kill(first.lease, "broken")
+    columns = "id, state, queue, payload, attempts, reserved_at IS NULL, available_at - created_at, error"
+    rows = mysql_server.administer(
+        "SET NAMES utf8mb4", f"SELECT {columns} FROM duetime.{PREFIX}readable_jobs ORDER BY id"
+    )
+    assert [row[:6] for row in rows] == [
+        ("delayed", "delayed", "mail", "Grüße", 0, 1),
+        ("killed", "dead", "mail", "{}", 1, 1),
+        ("leased", "leased", "mail", "x", 1, 0),
+        ("ready", "ready", "mail", "y", 0, 1),
+    ]
+    assert rows[0][6] == 3600
+    assert rows[1][7] == "broken"
+
+
 # --- locks
 
 
