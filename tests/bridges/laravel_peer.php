@@ -1,7 +1,8 @@
 <?php
 // A Laravel program of a few lines around Illuminate\Queue, for the tests of the bridges.
 //
-//   php laravel_peer.php CONFIG push QUEUE COUNT DELAY     push COUNT jobs `Job@fire` with data {"n": i}, DELAY seconds
+//   php laravel_peer.php CONFIG push QUEUE COUNT DELAY     push COUNT jobs `Job@fire` with data {"n": i, "due": second},
+//                                                        each after up to DELAY seconds
 //   php laravel_peer.php CONFIG work QUEUE                 work until TERM; each job appends "php N" to the log file
 //   php laravel_peer.php CONFIG sizes QUEUE
 //
@@ -64,9 +65,10 @@ $name = $argv[3];
 switch ($argv[2]) {
     case 'push':
         for ($i = 0; $i < (int) $argv[4]; $i++) {
-            $delay = (int) $argv[5];
-            if ($delay > 0) $queue->later(mt_rand(0, $delay), 'Job@fire', ['n' => $i], $name);
-            else $queue->push('Job@fire', ['n' => $i], $name);
+            $delay = mt_rand(0, (int) $argv[5]);
+            $data = ['n' => $i, 'due' => time() + $delay];
+            if ($argv[5] > 0) $queue->later($delay, 'Job@fire', $data, $name);
+            else $queue->push('Job@fire', $data, $name);
         }
         break;
     case 'sizes':

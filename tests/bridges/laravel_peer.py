@@ -5,6 +5,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,23 @@ TABLES = """CREATE TABLE jobs ({id}, queue VARCHAR(255) NOT NULL, payload {text}
 CREATE INDEX jobs_queue_index ON jobs (queue);
 CREATE TABLE failed_jobs ({id}, uuid VARCHAR(255) NOT NULL UNIQUE, connection TEXT NOT NULL, queue TEXT NOT NULL,
  payload {text} NOT NULL, exception {text} NOT NULL, failed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)"""
+
+
+@contextmanager
+def python_worker(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """python_worker.py until the block ends."""
+    command = [sys.executable, str(Path(__file__).with_name("python_worker.py")), *map(str, arguments)]
+    worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    guard(worker.pid)
+    assert worker.stdout
+    assert worker.stdout.readline() == "working\n"
+    try:
+        yield worker
+    finally:
+        worker.kill()
+        worker.wait(60)
+        release(worker.pid)
+        worker.stdout.close()
 
 
 @dataclass

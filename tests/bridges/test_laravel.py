@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import threading
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from duetime.bridges.payload import make_payload, next_attempt, read_payload
 from duetime.bridges.relay import Relay
 from duetime.model.errors import InvalidRequest, LeaseLost
 from duetime.model.names import Queue
-from tests.bridges.laravel_peer import LaravelPeer
+from tests.bridges.laravel_peer import LaravelPeer, python_worker
 
 PREFIX = "shop_database_"
 
@@ -132,6 +133,46 @@ def test_both_sides_share_the_work_and_a_killed_one_loses_nothing(
     assert sum(ran.values()) == count
     # The killed worker may have been cut off after it wrote its line and before it deleted the job.
     assert laravel.reserved_size() <= 1
+
+
+@pytest.mark.parametrize("producer", ["php", "python"])
+@pytest.mark.timeout(600)
+def test_every_job_is_done_and_none_early_with_kill_9_of_either_side(
+    peer: LaravelPeer, tmp_path: Path, scale: int, producer: str
+) -> None:
+    count, retry_after_s = 100 * scale, 5
+    peer.config["connection"]["retry_after"] = retry_after_s
+    ours = connect(peer.url, prefix=PREFIX, retry_after=retry_after_s)
+    if producer == "php":
+        peer.run("push", "default", count, 6)
+    else:
+        for n in range(count):
+            delay_s = random.uniform(0, 6)
+            ours.later(delay_s, "Job@fire", {"n": n, "due": time.time() + delay_s})
+    log = tmp_path / "python.log"
+    ran = Counter[int]()
+
+    def read() -> int:
+        lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+        assert all(early == "0" for _, _, early in lines)
+        ran.clear()
+        ran.update(peer.runs() + Counter(int(n) for n, _, _ in lines))
+        return len(ran)
+
+    arguments = ["laravel", peer.url, log, PREFIX, f"{retry_after_s}s"]
+    with python_worker(*arguments) as python, peer.working() as php:
+        until(lambda: read() > count / 4)
+        python.kill()
+        php.kill()
+    with python_worker(*arguments) as python, peer.working() as php:
+        until(lambda: read() > count / 2)
+        php.kill()
+        until(lambda: read() == count and ours.size() == 0, 120)
+        python.kill()
+    assert set(ran) == set(range(count))
+    # A worker that is killed between its last line and the end of that job leaves it to another one: Python's runs 4.
+    assert count <= sum(ran.values()) <= count + 6
+    ours.close()
 
 
 def test_a_reservation_that_ends_is_taken_over_and_the_first_holder_is_refused(peer: LaravelPeer) -> None:

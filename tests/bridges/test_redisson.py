@@ -17,6 +17,7 @@ from duetime.bridges.redisson import Redisson, pack, unpack
 from duetime.bridges.relay import Relay
 from duetime.model.errors import InvalidRequest
 from duetime.model.names import Queue
+from tests.bridges.laravel_peer import python_worker
 from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release
 
@@ -193,6 +194,26 @@ def test_both_sides_move_and_take_and_a_killed_one_loses_nothing_that_waits(
         taken[value] += 1
     taken += Counter(log.read_text().split())
     # A value that Redis had sent to the killed program may be gone: this queue has no acknowledgement.
+    assert set(taken.values()) == {1}
+    assert count - 2 <= len(taken) <= count
+    assert redisson.sizes("mail").total == 0
+
+
+def test_java_offers_and_a_python_process_that_is_killed_loses_nothing_that_waits(
+    redisson: Redisson, redis_url: str, program: list[str], tmp_path: Path, scale: int
+) -> None:
+    count, log = 100 * scale, tmp_path / "taken.log"
+    subprocess.run([*program, redis_url, "mail", "offer", str(count), "4000"], check=True, timeout=120)
+    with python_worker("redisson", redis_url, log, "mail") as python:
+        deadline = time.monotonic() + 60
+        while not log.exists() or log.read_text().count("\n") < count / 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        python.kill()
+    queue, taken = redisson.blocking_queue("mail"), Counter[str]()
+    while value := queue.poll("5s"):
+        taken[value] += 1
+    taken += Counter(log.read_text().split())
     assert set(taken.values()) == {1}
     assert count - 2 <= len(taken) <= count
     assert redisson.sizes("mail").total == 0
