@@ -179,7 +179,9 @@ async def callbacks(http: httpx.AsyncClient, receiver: Receiver, count: int) -> 
 async def consume_some(http: httpx.AsyncClient, count: int) -> list[Any]:
     """Acks, releases, kills, cancels and abandons some jobs; answers leases that are to outlive the server."""
     jobs = "/v1/queues/shop/work"
-    await asyncio.gather(*(post(http, f"{jobs}/jobs", id=str(number), body="x") for number in range(count)))
+    cancelled = [str(count - 1), str(count - 2)]
+    delays = {str(number): "1h" if str(number) in cancelled else "0s" for number in range(count)}
+    await asyncio.gather(*(post(http, f"{jobs}/jobs", id=job, body="x", delay=delay) for job, delay in delays.items()))
 
     async def reserve(limit: int, ttr: str) -> list[Any]:
         found = await post(http, f"{jobs}/reserve", limit=limit, ttr=ttr)
@@ -191,7 +193,7 @@ async def consume_some(http: httpx.AsyncClient, count: int) -> list[Any]:
     await post(http, f"{jobs}/release", lease=leases[10])
     for lease in leases[11:13]:
         await post(http, f"{jobs}/kill", lease=lease)
-    await post(http, f"{jobs}/cancel", ids=[str(count - 1), str(count - 2)])
+    await post(http, f"{jobs}/cancel", ids=cancelled)
     return leases[13:]
 
 

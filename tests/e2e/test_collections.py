@@ -121,7 +121,7 @@ def test_ready_values_first_in_first_out(client: duetime.Client) -> None:
     }
     queue.add_listener("added", hear["added"])
     queue.add_listener("removed", hear["removed"])
-    queue.offer("ann", id="1")
+    queue.offer("ann")
     queue.add("bob")
     queue.put("cid")
     queue.offer("dan")
@@ -192,7 +192,7 @@ async def test_the_async_collections_answer_alike(tmp_path: Path) -> None:
             assert taken.value == "soon"
         assert (await delayed.get(0), await delayed.size(), [one async for one in delayed]) == ("later", 1, ["later"])
         await queue.offer("a", id="a")
-        await queue.offer("b")
+        await queue.offer("b", id="b")
         assert (await queue.contains("b"), await queue.index_of("b"), await queue.remove("b")) == (True, 1, True)
         assert (await queue.poll_last_from_any(), await queue.poll()) == (("names", "a"), None)
         assert (await delayed.poll(), await delayed.is_empty()) == ("later", True)
