@@ -101,8 +101,8 @@ class ThroughHttp:
     def wakeups(self) -> AsyncIterator[Wake]:
         return self._behind.wakeups()
 
-    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
-        return await self._behind.heads(queues)
+    async def heads(self, queues: Sequence[Queue], *, waiting: bool = False) -> Sequence[int | None]:
+        return await self._behind.heads(queues, waiting=waiting)
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
         """The application looks at each id once."""

@@ -8,6 +8,7 @@ from time import monotonic
 import pytest
 
 from duetime.engine import Engine, waiters
+from duetime.engine.schedules import ScheduleRunner
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Push
@@ -54,6 +55,24 @@ async def test_a_file_is_looked_at_only_while_somebody_waits(
         consumer = asyncio.create_task(engine.results(QUEUE, ["a"], wait_ms=600_000))
         await until(lambda: len(looks) > before)
         consumer.cancel()
+
+
+async def test_a_check_for_due_schedules_is_no_wait(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, look_once = list[bool](), store._hub._read_meta  # type: ignore[attr-defined]
+
+    async def look(always: bool) -> Meta | None:
+        looks.append(always)
+        return await look_once(always)
+
+    monkeypatch.setattr(store._hub, "_read_meta", look)
+    async with Engine(store) as engine:
+        await until(lambda: looks)
+        before = len(looks)
+        await ScheduleRunner().run_once(engine)
+        await store.ping()  # on the thread that would have looked
+        assert len(looks) == before
+        await store.heads([QUEUE], waiting=True)
+        await until(lambda: len(looks) > before)
 
 
 async def test_a_consumer_hears_of_a_push_whose_datagram_was_lost(

@@ -387,7 +387,7 @@ class Waiters:
         """The queues whose first job is due or nearly due, in their order. Sets the timers of the others."""
         self._on_store_time((await self._store.ping()).now)
         due: list[Queue] = []
-        for queue, head in zip(queues, await self._store.heads(queues), strict=True):
+        for queue, head in zip(queues, await self._store.heads(queues, waiting=True), strict=True):
             if head is None:
                 continue
             if self.time.seconds_until(head) <= NEARLY_DUE_S:
@@ -403,7 +403,7 @@ class Waiters:
                 info = await self._store.ping()
                 for at in range(0, len(queues), QUEUES_PER_CHECK):
                     some = queues[at : at + QUEUES_PER_CHECK]
-                    for queue, head in zip(some, await self._store.heads(some), strict=True):
+                    for queue, head in zip(some, await self._store.heads(some, waiting=True), strict=True):
                         if head is not None:
                             self.on_job_available(queue, head)
             except StoreUnavailable as error:

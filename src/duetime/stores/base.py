@@ -513,10 +513,12 @@ class Store(Protocol):
 
     # --- reading and administering
 
-    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
+    async def heads(self, queues: Sequence[Queue], *, waiting: bool = False) -> Sequence[int | None]:
         """The earliest due_at per queue, None where nothing waits or the queue is paused.
 
-        Expired jobs count until they are ended. O(1) per queue, one round trip.
+        Expired jobs count until they are ended. O(1) per queue, one round trip. `waiting` says that consumers of this
+        process wait for jobs of the queues: a store that has to poll for wake-ups of other processes then does it
+        often for a few seconds.
         """
         ...
 

@@ -118,8 +118,8 @@ class ForwardingStore:
     def wakeups(self) -> AsyncIterator[Wake]:
         return self.inner.wakeups()
 
-    def heads(self, queues: Sequence[Queue]) -> Later[Sequence[int | None]]:
-        return self._call("heads", self.inner.heads, queues)
+    def heads(self, queues: Sequence[Queue], *, waiting: bool = False) -> Later[Sequence[int | None]]:
+        return self._call("heads", self.inner.heads, queues, waiting=waiting)
 
     def get(self, queue: Queue, ids: Sequence[str]) -> Later[Sequence[Job | None]]:
         return self._call("get", self.inner.get, queue, ids)

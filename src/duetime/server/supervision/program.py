@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from duetime.http.balance import MOST_WORKERS
+from duetime.model.clock import to_tick
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import Settings
 
@@ -131,7 +132,7 @@ class SettingsFile:
     async def follow(self) -> None:
         seen = self._read
         while True:
-            await asyncio.sleep(CHECK_FILE_S)
+            await asyncio.sleep(to_tick(CHECK_FILE_S, asyncio.get_running_loop()))
             last, seen = seen, self._version()
             if last == seen != self._read:
                 self._reload.set()

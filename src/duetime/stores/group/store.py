@@ -194,8 +194,8 @@ class GroupStore:
 
     # --- reading and administering
 
-    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
-        found = (await self._members.ask(lambda store: store.heads(queues))).require_one().found
+    async def heads(self, queues: Sequence[Queue], *, waiting: bool = False) -> Sequence[int | None]:
+        found = (await self._members.ask(lambda store: store.heads(queues, waiting=waiting))).require_one().found
         return [_earliest(heads) for heads in zip(*found.values(), strict=True)]
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:

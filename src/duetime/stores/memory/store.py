@@ -225,7 +225,7 @@ class MemoryStore:
 
     # --- reading and administering
 
-    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
+    async def heads(self, queues: Sequence[Queue], *, waiting: bool = False) -> Sequence[int | None]:
         found = [self._stored(queue) for queue in queues]
         return [None if stored.rules.paused else stored.earliest() for stored in found]
 

@@ -413,7 +413,7 @@ class RedisStore:
 
     # --- reading and administering
 
-    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
+    async def heads(self, queues: Sequence[Queue], *, waiting: bool = False) -> Sequence[int | None]:
         by_partition: dict[str, list[int]] = {}
         prefixes = [keys.prefix(queue) for queue in queues]
         for index, prefix in enumerate(prefixes):

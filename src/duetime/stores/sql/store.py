@@ -127,8 +127,9 @@ class SqlStore(ABC):
 
     # --- reading and administering
 
-    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
-        self._hub.keep_awake()
+    async def heads(self, queues: Sequence[Queue], *, waiting: bool = False) -> Sequence[int | None]:
+        if waiting:
+            self._hub.keep_awake()
         return await self._read(lambda step: step.heads(queues))
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:

@@ -1,8 +1,8 @@
 """The hubs that hand wakes and versions of the registry to the listeners in this process, and to other processes.
 
 How news come from other processes is a matter of the dialect, which derives its hub. Where they are polled for, that
-happens often only while somebody waits. The engine asks for the heads of queues with waiting consumers every second,
-and so do callers that wait for results: by these calls the store knows that somebody waits.
+happens often only while somebody waits: the store knows it by a reserve that found no job, by `heads` with `waiting`,
+which the engine calls every second for queues with waiting consumers, and by `results`.
 """
 
 import asyncio

@@ -302,7 +302,7 @@ class SqliteStore(SqlStore):
         return reaped
 
     async def ping(self) -> StoreInfo:
-        epoch, now, disk = await self._read(
+        epoch, now, disk = await self._poll(
             lambda step: (step.fetch_one("get_meta")[0], step.now, shutil.disk_usage(self._path.parent))
         )
         used, said = disk.total - disk.free, f"every commit, synchronous={self._synchronous}"

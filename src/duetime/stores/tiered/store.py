@@ -335,8 +335,8 @@ class TieredStore:
     def wakeups(self) -> AsyncIterator[Wake]:
         return self._hot.wakeups()
 
-    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
-        return await self._hot.heads(queues)
+    async def heads(self, queues: Sequence[Queue], *, waiting: bool = False) -> Sequence[int | None]:
+        return await self._hot.heads(queues, waiting=waiting)
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
         ids = ids[:STEP_JOBS]
