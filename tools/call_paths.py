@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -294,7 +295,7 @@ def note(number: int) -> None:
 """
 
 
-def task_path(folder: Path) -> CallPath:
+def task_paths(folder: Path) -> list[CallPath]:
     (folder / "measured_tasks.py").write_text(TASKS.format(folder=folder))
     sys.path.insert(0, str(folder))
     import measured_tasks  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
@@ -312,26 +313,31 @@ def task_path(folder: Path) -> CallPath:
             time.sleep(0.01)
 
     try:
-        return worker.count("task run by a worker", run_one)
+        return [worker.count("task run by a worker", run_one)]
     finally:
         worker.stop()
 
 
-def embedded_paths(folder: Path) -> list[CallPath]:
-    found: list[CallPath] = []
-    for interval in (0.01, 2.0):
-        script = [sys.executable, __file__, "--embedded", f"sqlite://{folder}/{interval}.db", str(interval)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        done = subprocess.run(script, env=environment, check=True, capture_output=True, text=True, timeout=300)
-        for name, functions, threads in json.loads(done.stdout):
-            found.append(CallPath(name, frozenset((file, function) for file, function in functions), threads))
-    return found
+def embedded_paths(folder: Path, interval: float) -> list[CallPath]:
+    script = [sys.executable, __file__, "--embedded", f"sqlite://{folder}/{interval}.db", str(interval)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(script, env=environment, check=True, capture_output=True, text=True, timeout=300)
+    return [
+        CallPath(name, frozenset((file, function) for file, function in functions), threads)
+        for name, functions, threads in json.loads(done.stdout)
+    ]
 
 
 def measure() -> list[CallPath]:
-    with tempfile.TemporaryDirectory() as folder:
+    """Each program is measured in a process of its own, so all are at the same time: they wait most of it."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as threads:
         place = Path(folder)
-        return [*server_paths(place), *embedded_paths(place), task_path(place)]
+        measured = [
+            threads.submit(server_paths, place),
+            *(threads.submit(embedded_paths, place, interval) for interval in (0.01, 2.0)),
+            threads.submit(task_paths, place),
+        ]
+        return [path for one in measured for path in one.result()]
 
 
 def table(paths: list[CallPath]) -> str:

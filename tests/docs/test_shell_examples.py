@@ -143,6 +143,9 @@ def test_a_line_runs(line: str, shell: Shell, served: Served) -> None:
         _serve(placed(line, shell, served), shell)
         return
     ready = placed(prepared(shell, line), shell, served)
+    if "/reserve" in ready:
+        with duetime.connect(served.api) as client:
+            client.queue("mail").push("hello")
     if "duetime work " in ready:
         ready += " --stop-when-empty"
     if re.search("queue purge|journal end", ready) and "-y" not in ready:
