@@ -132,6 +132,12 @@ ALERT = (
     Command("test", "alert:test", "Send a test alert to every address and show which were reached."),
 )
 
+POOL = (
+    Command("add", "pool:add", "Add a pool; every server process opens it within a second."),
+    Command("list", "pool:list_pools", "List the pools that were added."),
+    Command("remove", "pool:remove", "Close a pool that was added; its jobs stay in its store."),
+)
+
 BRIDGE = (
     Command("list", "bridge:list_queues", "List the queues of another system, with their sizes and lateness."),
     Command("watch", "bridge:watch", "Show the queues of another system again and again."),
@@ -185,6 +191,7 @@ PANELS: dict[str, tuple[Command | Noun, ...]] = {
         Noun("user", "Users: passwords for accounts of duetime.toml.", USER),
         Noun("limit", "Limits: how many requests a token may make.", LIMIT),
         Noun("journal", "The journal: its nodes, and its end.", JOURNAL),
+        Noun("pool", "Pools that were added to those of the settings.", POOL),
         Noun("alert", "Alerts: who is notified when something is wrong.", ALERT),
     ),
     "Other systems": (

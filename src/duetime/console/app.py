@@ -167,6 +167,8 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/do/restart-workers", workers.restart_workers, Role.OPERATOR),
     ConsoleRoute("/do/pause-workers", workers.pause_workers, Role.OPERATOR),
     ConsoleRoute("/do/resume-workers", workers.resume_workers, Role.OPERATOR),
+    ConsoleRoute("/do/pool-add", everywhere(stores.add_pool), Role.ADMIN),
+    ConsoleRoute("/do/pool-remove", everywhere(stores.remove_pool), Role.ADMIN),
     ConsoleRoute("/do/drain", everywhere(stores.drain), Role.ADMIN),
     ConsoleRoute("/do/undrain", everywhere(stores.undrain), Role.ADMIN),
     ConsoleRoute("/do/add-address", alerts.add_address, Role.ADMIN, alerts.show_alerts),

@@ -12,17 +12,28 @@ start, because waiting does not cure them.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
+from duetime.engine.duties import Rounds, run_duty
 from duetime.engine.engine import Engine
 from duetime.engine.recorder import Recorded
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.backoff import Outage
-from duetime.model.errors import DuetimeError, InvalidSettings, PoolNotFound, StoreUnavailable
+from duetime.model.errors import (
+    Conflict,
+    DuetimeError,
+    InvalidRequest,
+    InvalidSettings,
+    PoolNotFound,
+    StoreUnavailable,
+    VersionConflict,
+)
 from duetime.model.job import MAX_BODY
+from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_POOL
 from duetime.model.priority_shares import PriorityShares
 from duetime.stores.base import Store
-from duetime.stores.registry import Registry
+from duetime.stores.registry import POOL, Registry
 
 log = logging.getLogger("duetime.pools")
 
@@ -42,6 +53,13 @@ async def unrecorded(pool: str, store: Store) -> Recorded:
     return Recorded(store)
 
 
+def check_pool_name(name: str) -> str:
+    """Raises InvalidSettings."""
+    if not _NAME.fullmatch(name):
+        raise InvalidSettings(f"pool name must consist of ASCII letters, digits, '-' and '_', got {name!r}")
+    return name
+
+
 class Pool:
     """One store and, while that is open, the engine on it. `error` says why it is not."""
 
@@ -51,6 +69,7 @@ class Pool:
         self.engine: Engine | None = None
         self.error: DuetimeError | None = None
         self.tried = asyncio.Event()
+        self.stop = asyncio.Event()
 
     def not_open(self) -> StoreUnavailable:
         return StoreUnavailable(f"the pool {self.name!r} is not open")
@@ -79,15 +98,15 @@ class Pools:
         if DEFAULT_POOL not in urls:
             raise InvalidSettings(f"there must be a pool {DEFAULT_POOL!r}")
         for name in urls:
-            if not _NAME.fullmatch(name):
-                raise InvalidSettings(f"a pool's name may hold ASCII letters, digits, '-' and '_': {name!r}")
+            check_pool_name(name)
         self._open_store = open_store
         self._watch = watch
         self._max_body, self._shares = max_body, shares
         self._pools = {name: Pool(name, url) for name, url in urls.items()}
         self._registry_pool = self._choose_registry(registry_url)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._stop = asyncio.Event()
+        self.on_added: list[Callable[[str], None]] = []
+        """Called with the name of each pool that is added later."""
 
     def _choose_registry(self, url: str) -> Pool:
         if not url:
@@ -117,16 +136,48 @@ class Pools:
 
     async def _close(self) -> None:
         """Let open engines finish what is under way; give up on those that are being opened."""
-        self._stop.set()
         pools = {**self._pools, self._registry_pool.name: self._registry_pool}
         for name, task in self._tasks.items():
+            pools[name].stop.set()
             if pools[name].engine is None:
                 task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
+    def add(self, name: str, url: str) -> None:
+        """Open one more pool in the background."""
+        pool = self._pools[name] = Pool(name, url)
+        self._tasks[name] = asyncio.create_task(self._keep(pool))
+        for listener in self.on_added:
+            listener(name)
+
+    async def remove(self, name: str) -> None:
+        """Close a pool. Its jobs stay in its store."""
+        pool, task = self._pools.pop(name), self._tasks.pop(name)
+        pool.stop.set()
+        if pool.engine is None:
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def register(self, name: str, url: str) -> None:
+        """As `register_pool`, in this registry; pools of the settings keep their names."""
+        fixed = set(self._pools) - set(await registered_pools(self.registry))
+        await register_pool(self.registry, name, url, open_store=self._open_store, taken=fixed)
+
+    async def until_tried(self, names: Iterable[str]) -> None:
+        """Wait a moment until each of them is open or has failed to open."""
+        attempts = [asyncio.create_task(self._pools[name].tried.wait()) for name in names]
+        if attempts:
+            await asyncio.wait(attempts, timeout=FIRST_WAIT_S)
+        for attempt in attempts:
+            attempt.cancel()
+
     @property
     def names(self) -> list[str]:
         return sorted(self._pools)
+
+    @property
+    def urls(self) -> Mapping[str, str]:
+        return {name: pool.url for name, pool in self._pools.items()}
 
     def __contains__(self, name: object) -> bool:
         return name in self._pools
@@ -160,7 +211,7 @@ class Pools:
     async def _keep(self, pool: Pool) -> None:
         """Hold the pool open until the end, opening it again whenever it broke."""
         outage = Outage()
-        while not self._stop.is_set():
+        while not pool.stop.is_set():
             try:
                 recorded = await self._open(pool)
             except InvalidSettings as error:
@@ -191,7 +242,7 @@ class Pools:
                 pool.engine, pool.error = engine, None
                 pool.tried.set()
                 log.info("pool_open", extra={"pool": pool.name})
-                await self._stop.wait()
+                await pool.stop.wait()
         except Exception as error:  # a bug in one pool's engine must not take the others with it
             log.exception("pool_broken", extra={"pool": pool.name})
             pool.error = StoreUnavailable(f"the pool {pool.name!r} broke: {type(error).__name__}")
@@ -204,3 +255,83 @@ class Pools:
         pool.tried.set()
         if outage.failed():
             log.warning("pool_unavailable", extra={"pool": pool.name, "error": error.message})
+
+
+class RegisteredPools:
+    """Opens and closes the pools that records of the registry name, in every process within a second. Pools of the
+    settings are not touched. An async context manager.
+    """
+
+    def __init__(self, pools: Pools, copy: RegistryCopy) -> None:
+        self._pools, self._copy = pools, copy
+        self._fixed = frozenset(pools.names)
+        self._version = self._generation = -1
+        self.loops: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "RegisteredPools":
+        await self._pools.until_tried(await self._apply())
+        self.loops = [asyncio.create_task(run_duty(Rounds("registered pools", self._follow), survives_bugs=True))]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for loop in self.loops:
+            loop.cancel()
+        await asyncio.gather(*self.loops, return_exceptions=True)
+
+    async def _follow(self) -> float:
+        self._version = await self._copy.changed(self._version)
+        await self._apply()
+        return 0
+
+    async def _apply(self) -> list[str]:
+        """Returns the names of the pools that were added."""
+        if self._generation == self._copy.generations[POOL]:
+            return []
+        self._generation = self._copy.generations[POOL]
+        wanted = {record.key: record.value.decode() for record in self._copy.list_records(POOL)}
+        for name, url in self._pools.urls.items():
+            if name not in self._fixed and wanted.get(name) != url:
+                await self._pools.remove(name)
+        added = [name for name in wanted if name not in self._pools]
+        for name in added:
+            self._pools.add(name, wanted[name])
+        return added
+
+
+LOCAL_SCHEMES = ("memory:", "sqlite:")
+
+
+async def registered_pools(registry: Registry) -> dict[str, str]:
+    """The pools in addition to those of the settings, with their URLs as they may be shown."""
+    return {record.key: mask(record.value.decode()) for record in await registry.list_records(POOL)}
+
+
+async def register_pool(
+    registry: Registry, name: str, url: str, *, open_store: OpenStore, taken: Collection[str] = ()
+) -> dict[str, str]:
+    """Name a pool in the registry after its store was opened once. Raises InvalidSettings, InvalidRequest, Conflict."""
+    check_pool_name(name)
+    if name == DEFAULT_POOL or name in taken:
+        raise Conflict(f"pool {name!r} is there already: change it in the settings")
+    if any(scheme in url for scheme in LOCAL_SCHEMES):
+        raise InvalidRequest(f"pool URL must name a server that every process can reach, got {mask(url)}")
+    try:
+        store = await open_store(url)
+        try:
+            await store.ping()
+        finally:
+            await store.close()
+    except StoreUnavailable as error:
+        raise InvalidRequest(f"pool {name!r} cannot be opened: {error.message}") from None
+    try:
+        await registry.put(POOL, name, url.encode(), if_version=0)
+    except VersionConflict:
+        raise Conflict(f"pool {name!r} is there already: remove it first") from None
+    return await registered_pools(registry)
+
+
+async def unregister_pool(registry: Registry, name: str) -> dict[str, str]:
+    """Take a pool out of the registry; its jobs stay in its store. Raises PoolNotFound."""
+    if not await registry.delete(POOL, name):
+        raise PoolNotFound(f"pool {name!r} is not in the registry: pools of the settings are removed there")
+    return await registered_pools(registry)

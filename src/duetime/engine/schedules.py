@@ -391,10 +391,23 @@ class ScheduleRunners:
 
     async def __aenter__(self) -> "ScheduleRunners":
         for name in self._pools.names:
-            runner = ScheduleRunner()
-            duty = Rounds(f"schedules of {name}", lambda name=name, run=runner.run_once: run(self._pools.engine(name)))
-            self.loops.append(asyncio.create_task(run_duty(duty, survives_bugs=True)))
+            self._start(name)
+        self._pools.on_added.append(self._start)
         return self
+
+    def _start(self, name: str) -> None:
+        runner = ScheduleRunner()
+
+        async def run() -> float | None:
+            return await runner.run_once(self._pools.engine(name)) if name in self._pools else None
+
+        def ended(loop: asyncio.Task[None]) -> None:
+            if name not in self._pools:  # it was removed: this is no failure
+                self.loops.remove(loop)
+
+        loop = asyncio.create_task(run_duty(Rounds(f"schedules of {name}", run), survives_bugs=True))
+        loop.add_done_callback(ended)
+        self.loops.append(loop)
 
     async def __aexit__(self, *_: object) -> None:
         for loop in self.loops:

@@ -31,7 +31,7 @@ from duetime.callbacks.topic_service import TopicService
 from duetime.console.live import LiveFigures
 from duetime.console.parts import ConsoleParts
 from duetime.console.rate_history import RateHistory
-from duetime.engine.pools import Pools
+from duetime.engine.pools import Pools, RegisteredPools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.engine.schedules import ScheduleRunners
 from duetime.http.service import Budget
@@ -241,7 +241,7 @@ def _console_parts(runtime: Runtime) -> ConsoleParts:
         siblings=runtime.siblings,
         live=runtime.live_figures,
         draining=runtime.draining,
-        cursor_at=lambda pool, due_at: cursor_at(runtime.settings.pools[pool], due_at),
+        cursor_at=lambda pool, due_at: cursor_at(runtime.pools.urls[pool], due_at),
     )
 
 
@@ -260,7 +260,8 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     runtime.live_figures.troubles = courier.troubles
     failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.registry_copy, failures=settings.alert_callbacks)
     watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
-    return (runtime.alerts, watchdog, callbacks.logs, courier, ScheduleRunners(runtime.pools), runtime.live_figures)
+    added, schedules = RegisteredPools(runtime.pools, runtime.registry_copy), ScheduleRunners(runtime.pools)
+    return (added, runtime.alerts, watchdog, callbacks.logs, courier, schedules, runtime.live_figures)
 
 
 def api_app(runtime: Runtime) -> ASGIApp:

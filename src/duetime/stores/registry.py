@@ -26,6 +26,8 @@ GROUP_COPY = "group-copy"
 """The kinds of the records by which a group of stores keeps copies of its registry begin with this."""
 GROUP_DRAIN = "group-drain"
 """The kind of the record, by group, of the members that drain because somebody decided so while the servers run."""
+POOL = "pool"
+"""The kind of the records that name pools in addition to those of the settings; the value is the URL."""
 MAX_TOMBSTONES = 500
 """How many deletions a registry remembers: the latest ones, each key once."""
 

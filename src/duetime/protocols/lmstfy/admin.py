@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from duetime import __version__
 from duetime.alerts import problems as alerts
 from duetime.alerts.senders import MailServer
+from duetime.engine.pools import registered_pools, unregister_pool
 from duetime.metrics.snapshots import CONTENT_TYPE
 from duetime.model.errors import NOT_JSON, DuetimeError, PoolNotFound, TooManyRequests, Unauthorized, VersionConflict
 from duetime.model.ids import IdMaker
@@ -288,6 +289,32 @@ async def pools(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
     return LmstfyAnswer(200, to_pretty_json(parts.pools.names))
 
 
+class NewPool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    url: str
+
+
+async def show_registered_pools(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
+    return await _registered(parts)
+
+
+async def add_pool(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
+    wanted = await _read_json(call, NewPool)
+    await _refusing(parts.pools.register(wanted.name, wanted.url))
+    return await _registered(parts)
+
+
+async def remove_pool(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
+    """Parameter: `name`."""
+    await _refusing(unregister_pool(parts.pools.registry, call.query.get("name", "")))
+    return await _registered(parts)
+
+
+async def _registered(parts: LmstfyParts) -> LmstfyAnswer:
+    await parts.registry_copy.refresh()
+    return LmstfyAnswer(200, to_json({"pools": await registered_pools(parts.pools.registry)}))
+
+
 async def show_access_log(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
     return LmstfyAnswer(200, to_json({"status": "enabled" if parts.access_log.enabled else "disabled"}))
 
@@ -314,6 +341,9 @@ ROUTES: Mapping[tuple[str, str], AdminRoute] = {
     ("GET", "/version"): AdminRoute(version, protected=False),
     ("GET", "/metrics"): AdminRoute(metrics, protected=False),
     ("GET", "/pools"): AdminRoute(pools, protected=False),
+    ("GET", "/registered-pools"): AdminRoute(show_registered_pools),
+    ("POST", "/registered-pools"): AdminRoute(add_pool),
+    ("DELETE", "/registered-pools"): AdminRoute(remove_pool),
     ("GET", "/limits"): AdminRoute(list_limits),
     ("GET", "/token/:namespace"): AdminRoute(list_tokens),
     ("POST", "/token/:namespace"): AdminRoute(create_token),

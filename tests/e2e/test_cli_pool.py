@@ -1,0 +1,80 @@
+"""`pool`: pools that servers open and close without a restart, from a shell and from the console."""
+
+from pathlib import Path
+
+import httpx
+
+from tests.e2e.shell import Shell
+from tests.plugins.served import ServedProcess, StartServer
+from tests.plugins.until import until
+
+
+def publish(server: ServedProcess, token: str) -> int:
+    """To the pool that the token names, on a new connection, which may reach any process."""
+    with httpx.Client(base_url=server.api, headers={"x-token": token}) as client:
+        return client.put("/api/shop/mail", params={"ttl": 60}, content=b"x").status_code
+
+
+def make_token(server: ServedProcess) -> str:
+    answer = httpx.post(f"{server.admin}/token/shop", params={"description": "x", "pool": "eu"})
+    return str(answer.json().get("token", ""))
+
+
+def read(server: ServedProcess, path: str) -> httpx.Response:
+    return httpx.get(f"{server.admin}/{path}")
+
+
+async def test_every_process_opens_and_closes_a_pool_without_a_restart(
+    start_server: StartServer, redis_url: str, tmp_path: Path
+) -> None:
+    server = start_server("--store", redis_url, "--workers", "2", dev=False)
+    shell = Shell(server.admin, tmp_path)
+    other = f"{redis_url.rpartition('/')[0]}/7"
+    assert make_token(server) == ""
+    assert shell.json("pool", "add", "eu", other) == [{"pools": {"eu": other}}]
+    await until(lambda: make_token(server))
+    token = make_token(server)
+    await until(lambda: {publish(server, token) for _ in range(10)} == {201})
+    assert read(server, "pools").json() == ["default", "eu"]
+    assert shell.json("pool", "list") == [{"name": "eu", "url": other}]
+    assert shell.run("pool", "add", "eu", other).code == 2
+    shell.ok("pool", "remove", "eu")
+    await until(lambda: all(publish(server, token) >= 400 for _ in range(10)))
+    ready = read(server, "readyz")
+    assert ready.status_code == 200, ready.text
+    assert server.stop()[0] == 0
+
+
+def test_a_pool_that_was_added_is_open_after_a_restart(start_server: StartServer, redis_url: str) -> None:
+    other = f"{redis_url.rpartition('/')[0]}/7"
+    first = start_server("--store", redis_url)
+    added = httpx.post(f"{first.admin}/registered-pools", json={"name": "eu", "url": other})
+    assert added.json() == {"pools": {"eu": other}}
+    assert first.stop()[0] == 0
+    second = start_server("--store", redis_url)
+    assert httpx.get(f"{second.admin}/pools").json() == ["default", "eu"]
+
+
+def test_the_console_adds_and_removes_a_pool(start_server: StartServer, redis_url: str) -> None:
+    server = start_server("--store", redis_url)
+    other = f"{redis_url.rpartition('/')[0]}/7"
+    with httpx.Client(base_url=server.admin, follow_redirects=True) as browser:
+        browser.headers["origin"] = server.admin
+        assert "eu" in browser.post("/console/do/pool-add", data={"name": "eu", "url": other}).text
+        assert browser.get("/pools").json() == ["default", "eu"]
+        browser.post("/console/do/pool-remove", data={"pool": "eu"})
+        assert browser.get("/pools").json() == ["default"]
+
+
+def test_mistakes_are_named(shell: Shell, redis_url: str) -> None:
+    url = ["--url", redis_url]
+    for arguments, text in (
+        (["add", "eu", "memory:"], "must name a server that every process can reach"),
+        (["add", "eu", "redis://127.0.0.1:1/0"], "cannot be opened"),
+        (["add", "e u", redis_url], "pool name must consist of"),
+        (["add", "default", redis_url], "is there already"),
+        (["remove", "eu"], "is not in the registry"),
+    ):
+        ran = shell.run("pool", *arguments, *url)
+        assert ran.code != 0
+        assert text in ran.err
