@@ -137,32 +137,3 @@ def test_collections_are_collections(url: str) -> None:
         due.clear()
         assert (len(due), bool(due)) == (0, True)
         assert repr(due) == "<BlockingQueue lists/names>"
-
-
-def test_redissons_everyday_methods(url: str) -> None:
-    with duetime.connect(url, namespace="redisson") as client:
-        due, other = duetime.BlockingQueue(client, "names"), duetime.BlockingQueue(client, "others")
-        for name in ("ann", "bob", "cid", "dan"):
-            due.add(name)
-        other.put("eve")
-        assert (due.element(), due.index_of("cid"), due.index_of("eve")) == ("ann", 2, -1)
-        assert (due.contains_all(["ann", "dan"]), due.contains_all(["ann", "eve"])) == (True, False)
-        assert (due.remove_all(["dan", "eve"]), due.remove_all(["dan"])) == (True, False)
-        assert (due.retain_all(["ann", "bob"]), list(due)) == (True, ["ann", "bob"])
-        taken = due.poll_from_any(["others"], limit=5)
-        assert [(one.value, one.queue.name) for one in taken] == [("ann", "names"), ("bob", "names"), ("eve", "others")]
-        assert due.poll_from_any(["others"]) == []
-        for one in taken:
-            one.release()
-        assert [one.value for one in due.poll_many(2)] == ["ann", "bob"]
-        with pytest.raises(LookupError, match="names"):
-            due.element()
-
-        delayed = duetime.DelayedQueue(client, "later")
-        for name, delay in (("late", "2h"), ("soon", "1h"), ("last", "3h")):
-            delayed.offer(name, delay)
-        assert delayed.poll_many(2) == ["soon", "late"]
-        assert (delayed.poll(), delayed.poll(), delayed.poll_many(3)) == ("last", None, [])
-        for refused in (delayed.add, delayed.add_all, delayed.index_of, delayed.move):
-            with pytest.raises(NotImplementedError, match="offer"):
-                refused("x")

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from duetime.engine import Engine
-from duetime.model.errors import JobExists, StoreUnavailable
-from duetime.model.job import STEP_BYTES, STEP_JOBS, IfExists, NewJob, State
+from duetime.model.job import STEP_BYTES, STEP_JOBS, NewJob, State
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import OTHER, QUEUE, given_store, ids, job, push, settle
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
@@ -27,36 +26,27 @@ async def crowd(store: FaultyStore, verb: str, calls: Sequence[Callable[[], Awai
     return answers
 
 
+NAMES = [f"j{number:02}" for number in range(CROWD)]
+
+
+@pytest.mark.parametrize("verb", ["push", "ack", "cancel"])
 @virtual_time
-async def test_concurrent_pushes_share_the_next_call() -> None:
+async def test_concurrent_calls_share_the_next_one(verb: str) -> None:
     store = given_store()
     async with Engine(store) as engine:
-        calls = [lambda name=f"j{number:02}": engine.push(QUEUE, [job(name)]) for number in range(CROWD)]
-        answers = await crowd(store, "push", calls)
-        assert [len(request) for request in store.requests("push")] == [1, CROWD - 1]
-        assert [moved.id for pushed in answers for moved in pushed.jobs] == [f"j{number:02}" for number in range(CROWD)]
-
-
-@virtual_time
-async def test_concurrent_acks_share_the_next_call() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        await push(engine, *(f"j{number:02}" for number in range(CROWD)))
-        leases = [delivery.lease for delivery in await engine.reserve([QUEUE], limit=CROWD)]
-        answers = await crowd(store, "ack", [lambda one=lease: engine.ack([one]) for lease in leases])
-        assert [len(request) for request in store.requests("ack")] == [1, CROWD - 1]
-        assert [moved.id for [moved] in answers] == [lease.id for lease in leases]
-
-
-@virtual_time
-async def test_concurrent_cancels_share_the_next_call() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        names = [f"j{number:02}" for number in range(CROWD)]
-        await push(engine, *names[:-1])
-        answers = await crowd(store, "cancel", [lambda one=name: engine.cancel(QUEUE, [one]) for name in names])
-        assert [len(request) for request in store.requests("cancel")] == [1, CROWD - 1]
-        assert [moved and moved.id for [moved] in answers] == [*names[:-1], None]
+        if verb == "ack":
+            await push(engine, *NAMES)
+            leases = [delivery.lease for delivery in await engine.reserve([QUEUE], limit=CROWD)]
+            calls = [lambda lease=lease: engine.ack([lease]) for lease in leases]
+        elif verb == "cancel":
+            await push(engine, *NAMES)
+            calls = [lambda name=name: engine.cancel(QUEUE, [name]) for name in NAMES]
+        else:
+            calls = [lambda name=name: engine.push(QUEUE, [job(name)]) for name in NAMES]
+        answers = await crowd(store, verb, calls)
+        assert [len(request) for request in store.requests(verb)] == [1, CROWD - 1]
+        moved = [one.jobs[0] if verb == "push" else one[0] for one in answers]
+        assert [one.id for one in moved] == NAMES
 
 
 @virtual_time
@@ -81,28 +71,6 @@ async def test_each_consumer_gets_its_own_ttr() -> None:
         assert [ids(one) for one in got] == [[letter] for letter in "abcde"]
         assert [one[0].lease_until - now for one in got] == ttrs
         assert [[ask.limit for ask in request] for request in store.requests("reserve")] == [[2, 1, 1, 1]]
-
-
-@virtual_time
-async def test_one_after_the_other_costs_a_call_each() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        for number in range(10):
-            await push(engine, f"j{number}")
-        assert store.count("push") == 10
-
-
-@virtual_time
-async def test_one_caller_s_bad_job_never_fails_its_neighbours() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        await push(engine, "taken")
-        names = ["a", "taken", "b", "c"]
-        calls = [lambda one=name: engine.push(QUEUE, [job(one)], if_exists=IfExists.ERROR) for name in names]
-        answers = await crowd(store, "push", calls)
-        assert isinstance(answers[1], JobExists)
-        assert [answers[at].jobs[0].id for at in (0, 2, 3)] == ["a", "b", "c"]
-        assert store.count("push") == 2
 
 
 @virtual_time
@@ -138,38 +106,7 @@ async def test_large_asks_are_split_over_calls() -> None:
         assert limits == [200, 400, 400, 200]
 
 
-@virtual_time
-async def test_an_outage_reaches_everybody_in_the_call_and_nobody_after_it() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        store.slow("push", request=0.01)
-        tasks = [asyncio.create_task(engine.push(QUEUE, [job(name)])) for name in "abc"]
-        await settle()
-        store.down("push")
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(answer) for answer in answers] == [StoreUnavailable] * 3
-        store.heal()
-        await push(engine, "d")
-        assert (await store.counts([QUEUE]))[0].ready == 1
-
-
 # --- callers that go away
-
-
-@virtual_time
-async def test_a_cancelled_push_that_was_not_sent_is_not_done() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        store.slow("push", request=0.01)
-        first, second, third = (asyncio.create_task(push(engine, name)) for name in "abc")
-        await asyncio.sleep(0.005)
-        late = asyncio.create_task(push(engine, "late"))
-        await settle()
-        late.cancel()
-        await asyncio.gather(first, second, third)
-        await asyncio.sleep(0.1)
-        assert store.count("push") == 1
-        assert (await store.counts([QUEUE]))[0].ready == 3
 
 
 @pytest.mark.parametrize("queues", [[QUEUE], [QUEUE, OTHER]], ids=["one queue", "two queues"])
