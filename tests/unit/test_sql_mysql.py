@@ -15,7 +15,7 @@ from duetime.model.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from duetime.model.job import IfExists, NewJob, State
+from duetime.model.job import IfExists, NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Wake
 from duetime.stores.mysql import connection as mysql_connection
@@ -29,7 +29,7 @@ from tests.plugins.until import until
 
 pytestmark = pytest.mark.store_kind("mysql")
 
-QUEUE, OTHER = Queue("shop", "mail"), Queue("shop", "other")
+QUEUE = Queue("shop", "mail")
 
 
 @pytest.fixture
@@ -72,33 +72,6 @@ def database(server: MysqlServer, name: str) -> Iterator[str]:
     server.administer(f"DROP DATABASE {name}")
 
 
-async def test_stores_with_other_prefixes_share_a_database(mysql_server: MysqlServer) -> None:
-    with database(mysql_server, "shared") as url:
-        one, other = [await MysqlStore.open(f"{url}&prefix={prefix}") for prefix in ("one_", "")]
-        await push(one, "a")
-        assert [len((await each.list_jobs(QUEUE, State.READY)).jobs) for each in (one, other)] == [1, 0]
-        await one.close()
-        await other.close()
-
-
-async def test_processes_that_open_an_empty_database_at_once(mysql_server: MysqlServer) -> None:
-    with database(mysql_server, "rush") as url:
-        stores = await asyncio.gather(*(MysqlStore.open(url) for _ in range(4)))
-        assert len({(await store.ping()).epoch for store in stores}) == 1
-        for store in stores:
-            await store.close()
-
-
-@pytest.mark.parametrize("table", ["jobs (payload text)", "migrations (id int, migration text, batch int)"])
-async def test_tables_of_somebody_else_are_left_alone(mysql_server: MysqlServer, table: str) -> None:
-    with database(mysql_server, "theirs") as url:
-        mysql_server.administer(f"CREATE TABLE theirs.{table}")
-        for _ in range(2):
-            with pytest.raises(StoreDamaged, match="another prefix="):
-                await MysqlStore.open(f"{url}&prefix=")
-        assert len(mysql_server.administer("SHOW TABLES FROM theirs")) == 1
-
-
 async def test_a_migration_that_was_cut_off_is_finished(mysql_server: MysqlServer) -> None:
     with database(mysql_server, "cut_off") as url:
         whole = await MysqlStore.open(url)
@@ -126,21 +99,6 @@ async def test_an_upgrade_applies_what_is_missing(mysql_server: MysqlServer, mon
         assert mysql_server.administer(f"SELECT later FROM upgraded.{PREFIX}discarded") == ()
 
 
-@pytest.mark.parametrize(("name", "opens"), [("9999_breaking_change", False), ("9999_more", True)])
-async def test_tables_that_a_newer_release_has_upgraded(
-    store: MysqlStore, mysql_server: MysqlServer, name: str, opens: bool
-) -> None:
-    mysql_server.administer(f"INSERT INTO duetime.{PREFIX}migrations VALUES (9999, '{name}', 1)")
-    try:
-        if opens:
-            await (await MysqlStore.open(mysql_server.url)).close()
-        else:
-            with pytest.raises(StoreUnavailable, match="a newer Duetime"):
-                await MysqlStore.open(mysql_server.url)
-    finally:
-        mysql_server.administer(f"DELETE FROM duetime.{PREFIX}migrations WHERE number = 9999")
-
-
 async def test_names_differ_by_case_and_accent_in_a_database_that_ignores_both(
     store: MysqlStore, mysql_server: MysqlServer
 ) -> None:
@@ -151,26 +109,6 @@ async def test_names_differ_by_case_and_accent_in_a_database_that_ignores_both(
     names = [Queue("shop", "Mail"), Queue("shop", "mail")]
     assert await store.queues() == names
     assert [count.ready for count in await store.counts(names)] == [1, 4]
-
-
-async def test_a_view_shows_jobs_as_people_and_laravel_would(store: MysqlStore, mysql_server: MysqlServer) -> None:
-    await store.push(QUEUE, [Push([NewJob("delayed", "Grüße".encode(), delay_ms=3_600_000)])])
-    await store.push(QUEUE, [Push([NewJob("killed", b"{}"), NewJob("leased", b"x"), NewJob("ready", b"y")])])
-    [[first, second]] = (await store.reserve(QUEUE, [Ask(2, 60_000)])).deliveries
-    assert [first.lease.id, second.lease.id] == ["killed", "leased"]
-    await store.kill(first.lease, "broken")
-    columns = "id, state, queue, payload, attempts, reserved_at IS NULL, available_at - created_at, error"
-    rows = mysql_server.administer(
-        "SET NAMES utf8mb4", f"SELECT {columns} FROM duetime.{PREFIX}readable_jobs ORDER BY id"
-    )
-    assert [row[:6] for row in rows] == [
-        ("delayed", "delayed", "mail", "Grüße", 0, 1),
-        ("killed", "dead", "mail", "{}", 1, 1),
-        ("leased", "leased", "mail", "x", 1, 0),
-        ("ready", "ready", "mail", "y", 0, 1),
-    ]
-    assert rows[0][6] == 3600
-    assert rows[1][7] == "broken"
 
 
 # --- locks
@@ -229,22 +167,6 @@ async def test_a_lock_that_is_free_only_after_a_timeout(
         cursor.execute("ROLLBACK")
     await asyncio.wait_for(pushing, 60)
     assert [count.ready for count in await store.counts([QUEUE])] == [2]
-
-
-async def test_a_queue_that_somebody_holds_fails_alone(
-    store: MysqlStore, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(threads, "MAX_TRIES", 1)
-    await push(store, "a")
-    with closing(mysql_server.root()) as holder, holder.cursor() as cursor:
-        cursor.execute("BEGIN")
-        cursor.execute(f"SELECT 1 FROM duetime.{PREFIX}queues WHERE namespace = 'shop' AND name = 'mail' FOR UPDATE")
-        held = asyncio.create_task(store.reserve(QUEUE, [Ask(1, 1_000)]))
-        await push(store, "b", queue=OTHER)
-        with pytest.raises(StoreUnavailable, match="Lock wait timeout"):
-            await held
-        cursor.execute("ROLLBACK")
-    assert len((await store.reserve(QUEUE, [Ask(1, 1_000)])).deliveries[0]) == 1
 
 
 # --- what the server refuses

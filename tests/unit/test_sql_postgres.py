@@ -3,18 +3,15 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import dict_row
 
-from duetime.model.clock import MAX_INSTANT
-from duetime.model.errors import InvalidSettings, StoreDamaged, StoreUnavailable
-from duetime.model.job import NewJob, State
+from duetime.model.errors import InvalidSettings, StoreUnavailable
+from duetime.model.job import NewJob
 from duetime.model.names import Queue
 from duetime.stores import postgres
 from duetime.stores.base import Ask, Push, Pushed
@@ -79,44 +76,6 @@ def test_a_pooler_without_prepared_statements_is_named() -> None:
 # --- the tables
 
 
-async def test_stores_with_other_prefixes_share_a_schema(postgres_server: PostgresServer) -> None:
-    one, other = [
-        await PostgresStore.open(f"{postgres_server.url}?schema=shared&prefix={prefix}") for prefix in ("one_", "two_")
-    ]
-    await push(one, "a")
-    assert [len((await each.list_jobs(QUEUE, State.READY)).jobs) for each in (one, other)] == [1, 0]
-    await one.close()
-    await other.close()
-
-
-async def test_processes_that_open_an_empty_database_at_once(postgres_server: PostgresServer) -> None:
-    url = f"{postgres_server.url}?schema=rush"
-    stores = await asyncio.gather(*(PostgresStore.open(url) for _ in range(4)))
-    assert len({(await store.ping()).epoch for store in stores}) == 1
-    for store in stores:
-        await store.close()
-
-
-async def test_tables_of_somebody_else_are_left_alone(postgres_server: PostgresServer) -> None:
-    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
-        connection.execute("CREATE SCHEMA theirs; CREATE TABLE theirs.jobs (payload text)")
-    with pytest.raises(StoreDamaged, match="another schema= or prefix="):
-        await PostgresStore.open(f"{postgres_server.url}?schema=theirs")
-
-
-async def test_tables_that_a_newer_release_has_upgraded(store: PostgresStore, postgres_server: PostgresServer) -> None:
-    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
-        connection.execute("INSERT INTO duetime.migrations VALUES (9998, '9998_adds_something', 0)")
-        try:
-            old = await PostgresStore.open(f"{postgres_server.url}?{STORE}")
-            await old.close()
-            connection.execute("INSERT INTO duetime.migrations VALUES (9999, '9999_breaking', 0)")
-            with pytest.raises(StoreUnavailable, match="a newer Duetime"):
-                await PostgresStore.open(f"{postgres_server.url}?{STORE}")
-        finally:
-            connection.execute("DELETE FROM duetime.migrations WHERE number >= 9998")
-
-
 async def test_an_upgrade_does_not_wait_for_ever_for_somebody_who_reads(
     postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,68 +92,6 @@ async def test_an_upgrade_does_not_wait_for_ever_for_somebody_who_reads(
     assert [migration.name for migration in pending(PostgresAddress.parse(url))] == ["0002_later"]
     await (await PostgresStore.open(url)).close()
     assert pending(PostgresAddress.parse(url)) == []
-
-
-# --- rows for people
-
-
-async def test_a_view_shows_jobs_as_people_and_laravel_would(
-    store: PostgresStore, postgres_server: PostgresServer
-) -> None:
-    await store.push(QUEUE, [Push([NewJob("delayed", "Grüße".encode(), delay_ms=3_600_000)])])
-    await store.push(QUEUE, [Push([NewJob("leased", b"\xff\x00"), NewJob("killed", b"{}"), NewJob("ready", b"x")])])
-    [[first, second]] = (await store.reserve(QUEUE, [Ask(2, 60_000)])).deliveries
-    assert [first.lease.id, second.lease.id] == ["killed", "leased"]
-    await store.kill(first.lease, "broken")
-    with psycopg.connect(postgres_server.url, row_factory=dict_row) as connection:
-        rows = connection.execute("SELECT * FROM duetime.duetime_jobs").fetchall()
-        now = connection.execute("SELECT now() AS now").fetchone()
-    jobs = {row["id"]: row for row in rows}
-    assert {job_id: row["state"] for job_id, row in jobs.items()} == {
-        "delayed": "delayed",
-        "leased": "leased",
-        "killed": "dead",
-        "ready": "ready",
-    }
-    assert {job_id: row["payload"] for job_id, row in jobs.items()} == {
-        "delayed": "Grüße",
-        "leased": None,
-        "killed": "{}",
-        "ready": "x",
-    }
-    assert {(row["namespace"], row["queue"]) for row in rows} == {QUEUE}
-    assert [jobs[job_id]["attempts"] for job_id in ("leased", "ready")] == [1, 0]
-    assert jobs["ready"]["reserved_at"] is None
-    assert jobs["leased"]["reserved_at"] == int(jobs["leased"]["lease_until"].timestamp())
-    assert jobs["delayed"]["due_at"] > now["now"]
-    assert jobs["delayed"]["available_at"] == int(jobs["delayed"]["due_at"].timestamp())
-    assert jobs["delayed"]["created_at"] <= jobs["delayed"]["available_at"] - 3_599
-    assert (jobs["killed"]["reason"], jobs["killed"]["error"]) == ("killed", "broken")
-
-
-@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/New_York"])
-async def test_a_view_can_be_read_beside_a_row_with_odd_times(
-    zone: str, store: PostgresStore, postgres_server: PostgresServer
-) -> None:
-    due_at = 4_102_444_800_000  # the year 2100
-    await store.push(QUEUE, [Push([NewJob("far", b"", due_at=due_at), NewJob("last", b"", due_at=MAX_INSTANT)])])
-    await push(store, "odd", "negative")
-    changes = {"odd": 2**62, "negative": -(2**62)}
-    with psycopg.connect(postgres_server.url, row_factory=dict_row, options=f"-c TimeZone={zone}") as connection:
-        for job_id, value in changes.items():
-            connection.execute(
-                "UPDATE duetime.jobs SET due_at = %(value)s, expires_at = %(value)s, lease_until = %(value)s, "
-                "dead_at = %(value)s WHERE id = %(id)s",
-                {"value": value, "id": job_id},
-            )
-        rows = connection.execute("SELECT * FROM duetime.duetime_jobs").fetchall()
-    jobs = {row["id"]: row for row in rows}
-    assert jobs["far"]["due_at"] == datetime(2100, 1, 1, tzinfo=UTC)
-    assert jobs["far"]["expires_at"] is jobs["far"]["lease_until"] is jobs["far"]["dead_at"] is None
-    assert jobs["last"]["due_at"].year == 9999
-    assert {jobs["odd"][column].year for column in ("due_at", "expires_at", "lease_until", "dead_at")} == {9999}
-    assert jobs["odd"]["available_at"] == 2**62 // 1000
-    assert jobs["negative"]["due_at"].timestamp() == 0
 
 
 # --- the plans
@@ -322,18 +219,6 @@ async def test_a_server_without_a_connection_to_spare(start_postgres: Callable[.
 
     await asyncio.wait_for(until_served(), 30)
     await store.close()
-
-
-async def test_a_queue_that_somebody_holds_fails_alone(store: PostgresStore, postgres_server: PostgresServer) -> None:
-    await push(store, "a")
-    other = Queue("shop", "other")
-    with psycopg.connect(postgres_server.url) as holder:
-        holder.execute("SELECT 1 FROM duetime.queues FOR UPDATE")
-        held = asyncio.create_task(store.reserve(QUEUE, [Ask(1, 1_000)]))
-        await push(store, "b", queue=other)
-        with pytest.raises(StoreUnavailable, match="lock timeout"):
-            await held
-    assert len((await store.reserve(QUEUE, [Ask(1, 1_000)])).deliveries[0]) == 1
 
 
 # --- the reaper

@@ -199,7 +199,7 @@ class PostgresLink(DatabaseLink):
             with psycopg.connect(self._address.conninfo) as connection:
                 if _missing(connection, self._address):
                     _migrate(connection, self._address)
-        except psycopg.errors.DuplicateTable as error:
+        except (psycopg.errors.DuplicateTable, psycopg.errors.UndefinedColumn) as error:
             raise StoreDamaged(
                 f"the schema {self._address.schema} has tables that are not Duetime's ({error}); "
                 "give the store's URL another schema= or prefix="
