@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from duetime.client.async_collections import AsyncBlockingQueue, AsyncDelayedQueue, AsyncTaken
     from duetime.client.client import LeasedJob
     from duetime.client.collections import BlockingQueue, DelayedQueue, Taken
+    from duetime.client.connections import connections
     from duetime.client.push_in import push_in, push_in_async
     from duetime.client.reliable_queue import (
         MessageOptions,
@@ -159,6 +160,7 @@ __all__ = [
     "chain",
     "connect",
     "connect_async",
+    "connections",
     "current_job",
     "group",
     "push_in",
@@ -173,6 +175,7 @@ _MODULES = (
     "duetime.client",
     "duetime.client.async_collections",
     "duetime.client.collections",
+    "duetime.client.connections",
     "duetime.client.async_client",
     "duetime.client.client",
     "duetime.client.push_in",
