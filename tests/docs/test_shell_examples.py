@@ -9,13 +9,13 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import duetime
-from tests.e2e.conftest import Addresses, serve, shell
+from tests.e2e.conftest import Serve, serve, shell
 from tests.e2e.shell import DEADLINE_S, Shell, program
 from tests.plugins.processes import guard, release
 from tests.plugins.serving import Served, serving
@@ -231,9 +231,7 @@ def test_moving(shell: Shell, redis_url: str, tmp_path: Path) -> None:
     assert shell.json("queue", "counts", "--url", redis_url)[0]["delayed"] == 1
 
 
-def test_production(
-    shell: Shell, serve: Callable[..., Addresses], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_production(shell: Shell, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine whose server has the usual ports."""
     server = serve("--store", f"sqlite://{tmp_path}/jobs.db")
     monkeypatch.setattr("duetime.cli.options.DEFAULT_URL", server.api)

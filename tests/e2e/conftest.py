@@ -1,16 +1,15 @@
 """A shell on a SQLite file of its own, and real servers, for the tests of the command line."""
 
-import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.shell import Shell, program
-from tests.plugins.processes import guard, release
+from tests.e2e.shell import Shell
+from tests.plugins.serving import Served, serving
 
-STOP_S = 90
+Serve = Callable[..., Served]
 
 
 @pytest.fixture
@@ -18,39 +17,8 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(f"sqlite://{tmp_path / 'jobs.db'}", tmp_path)
 
 
-@dataclass(frozen=True)
-class Addresses:
-    api: str
-    admin: str
-
-
 @pytest.fixture
-def serve(shell: Shell) -> Iterator[Callable[..., Addresses]]:
+def serve(shell: Shell) -> Iterator[Serve]:
     """Start `duetime serve` on the shell's store and free ports; ends with the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: str) -> Addresses:
-        process = subprocess.Popen(
-            [*program(), "serve", "--store", shell.url, "--port", "0", "--admin-port", "0", *arguments],
-            env=shell.environment(),
-            cwd=shell.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        guard(process.pid)
-        started.append(process)
-        assert process.stdout is not None
-        facts: dict[str, str] = {}
-        for line in process.stdout:
-            label, _, value = line.strip().partition(" ")
-            facts[label] = value.strip()
-            if label == "stop":
-                return Addresses(facts["API"], facts["admin"])
-        raise AssertionError(f"the server did not start: {facts}")
-
-    yield start
-    for process in started:
-        process.terminate()
-        process.communicate(timeout=STOP_S)
-        release(process.pid)
+    with ExitStack() as servers:
+        yield lambda *arguments: servers.enter_context(serving(shell.folder, *arguments, store=shell.url))

@@ -3,15 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from duetime.model.settings import load, parse_file
-from tests.e2e.conftest import Addresses
+from tests.e2e.conftest import Serve
 from tests.e2e.shell import DEADLINE_S, Shell, program
 
 
-def test_the_project_runs(shell: Shell, serve: Callable[..., Addresses], tmp_path: Path) -> None:
+def test_the_project_runs(shell: Shell, serve: Serve, tmp_path: Path) -> None:
     wrote = shell.run("init", "my-shop")
     assert wrote.code == 0
     assert "continue with my-shop/README.md" in wrote.out

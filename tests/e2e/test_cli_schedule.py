@@ -1,11 +1,10 @@
 """`duetime schedule ...` on a store and through a server."""
 
 import asyncio
-from collections.abc import Callable
 
 import duetime
 from duetime.worker.recurring import Scheduler
-from tests.e2e.conftest import Addresses
+from tests.e2e.conftest import Serve
 from tests.e2e.shell import Shell
 from tests.plugins.until import until
 
@@ -39,7 +38,7 @@ def test_on_a_store(shell: Shell) -> None:
     life_of_a_schedule(shell)
 
 
-async def test_through_a_server_which_runs_them(shell: Shell, serve: Callable[..., Addresses]) -> None:
+async def test_through_a_server_which_runs_them(shell: Shell, serve: Serve) -> None:
     remote = Shell(serve("--dev").api, shell.folder)
     life_of_a_schedule(remote)
     remote.ok("schedule", "add", "beat", "--every", "1s", "--queue", "beats", "--body", "x")

@@ -1,18 +1,17 @@
 """The same commands against a real server: same answers, same exit codes, and tokens."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Addresses
+from tests.e2e.conftest import Serve
 from tests.e2e.shell import Shell
 
 pytestmark = pytest.mark.timeout(180)  # a server start costs seconds on a busy machine
 
 
-def test_a_server_answers_as_its_store_does(shell: Shell, serve: Callable[..., Addresses], tmp_path: Path) -> None:
+def test_a_server_answers_as_its_store_does(shell: Shell, serve: Serve, tmp_path: Path) -> None:
     addresses = serve("--dev")
     remote = replace(shell, url=addresses.api)
 
@@ -45,7 +44,7 @@ def test_a_server_answers_as_its_store_does(shell: Shell, serve: Callable[..., A
     }
 
 
-def test_tokens_open_one_namespace(shell: Shell, serve: Callable[..., Addresses]) -> None:
+def test_tokens_open_one_namespace(shell: Shell, serve: Serve) -> None:
     addresses = serve()
     remote, admin = replace(shell, url=addresses.api), replace(shell, url=addresses.admin)
     refused = remote.run("push", "mail", "x", "--json")

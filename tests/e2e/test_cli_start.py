@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import typer
 
 from duetime.cli.commands import PANELS, Command
 from duetime.cli.program import app
-from tests.e2e.conftest import Addresses
+from tests.e2e.conftest import Serve
 from tests.e2e.shell import Shell
 
 SLOW = {"asyncio", "duetime.engine", "httpx", "pydantic", "rich", "uvloop"}
@@ -48,7 +47,7 @@ def test_the_version_needs_neither_parser_nor_client(shell: Shell, word: str) ->
     assert not loaded(shell, word) & {*SLOW, "msgspec", "typer", "duetime.client"}
 
 
-def test_a_push_to_a_server_imports_what_it_needs(shell: Shell, serve: Callable[..., Addresses]) -> None:
+def test_a_push_to_a_server_imports_what_it_needs(shell: Shell, serve: Serve) -> None:
     server = serve("--dev")
     modules = loaded(shell, "push", "mail", "hello", "--url", server.api, "--delay", "1h", "--tries", "3")
     assert "duetime.client.sync_http" in modules

@@ -1,6 +1,5 @@
 """`token` and `limit`: through the registry of a store, and through the admin API of a server."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -8,7 +7,7 @@ import pytest
 
 from duetime.cli import options
 from duetime.cli.options import Target
-from tests.e2e.conftest import Addresses
+from tests.e2e.conftest import Serve
 from tests.e2e.shell import Shell
 
 
@@ -34,7 +33,7 @@ def test_text_for_people_is_the_token_alone(shell: Shell) -> None:
 
 
 def test_the_admin_api_is_found_beside_the_default_server(
-    serve: Callable[..., Addresses], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     server = serve("--dev")
     for name, url in (("API_PORT", server.api), ("ADMIN_PORT", server.admin)):
@@ -71,20 +70,20 @@ def test_a_new_token_may_read_and_write(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("through", ["store", "server"])
-def test_listed_tokens_show_their_scopes(shell: Shell, serve: Callable[..., Addresses], through: str) -> None:
+def test_listed_tokens_show_their_scopes(shell: Shell, serve: Serve, through: str) -> None:
     where = ("--url", shell.url if through == "store" else serve().admin)
     shell.ok("token", "create", "--scope", "read", *where)
     assert [one["scopes"] for one in shell.json("token", "list", *where)] == [["read"]]
 
 
-def test_a_command_without_a_token_is_told_how_to_give_one(shell: Shell, serve: Callable[..., Addresses]) -> None:
+def test_a_command_without_a_token_is_told_how_to_give_one(shell: Shell, serve: Serve) -> None:
     ran = shell.run("queue", "counts", "--url", serve().api)
     assert ran.code != 0
     assert "DUETIME_TOKEN" in ran.err
 
 
 @pytest.mark.parametrize("through", ["store", "server"])
-def test_a_limit_is_set_listed_obeyed_and_removed(shell: Shell, serve: Callable[..., Addresses], through: str) -> None:
+def test_a_limit_is_set_listed_obeyed_and_removed(shell: Shell, serve: Serve, through: str) -> None:
     server = serve()
     where = ("--url", shell.url if through == "store" else server.admin)
     [made] = shell.json("token", "create", *where)
@@ -109,9 +108,7 @@ def test_a_limit_is_set_listed_obeyed_and_removed(shell: Shell, serve: Callable[
     assert (wrong.code, wrong.error["code"]) == (1, "token_not_found")
 
 
-def test_the_hash_of_a_password_lets_an_account_in(
-    shell: Shell, serve: Callable[..., Addresses], tmp_path: Path
-) -> None:
+def test_the_hash_of_a_password_lets_an_account_in(shell: Shell, serve: Serve, tmp_path: Path) -> None:
     short = shell.run("user", "hash", "--json", stdin="short\n")
     assert (short.code, short.error["code"]) == (2, "invalid_request")
     hashed = shell.ok("user", "hash", stdin="correct horse\n").out.strip()

@@ -2,12 +2,12 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.e2e.conftest import Addresses
+from tests.e2e.conftest import Serve
 from tests.e2e.shell import Shell
 
 
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_said_in_a_line(shell: Shell, arguments: tuple[str, ...
     assert said in ran.err
 
 
-def test_a_sample_call_is_shown(shell: Shell, serve: Callable[..., Addresses], url: str) -> None:
+def test_a_sample_call_is_shown(shell: Shell, serve: Serve, url: str) -> None:
     server = Shell(serve("--dev").api, shell.folder)
     server.ok("topic", "add", "mail", url, "--method", "GET", "--set", "php_fields=true", "--set", "success=body")
 

@@ -10,13 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.conftest import Addresses
+from tests.e2e.conftest import Serve
 from tests.e2e.shell import Shell
 from tests.plugins.processes import guard, release
 
 pytestmark = pytest.mark.store_kind("redis")
 
-Serve = Callable[..., Addresses]
 
 PROGRAM = """
 import json, sys

@@ -1,17 +1,14 @@
 """The journal as people meet it: `serve` writes it, `history` tells it, embedded programs join it or refuse."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 
 from duetime.journal import registration
 from duetime.stores.open import open_store
-from tests.e2e.conftest import Addresses
+from tests.e2e.conftest import Serve
 from tests.e2e.shell import Shell
-
-Serve = Callable[..., Addresses]
 
 
 def lives(shell: Shell, job_id: str, *arguments: str) -> list[tuple[str, int]]:

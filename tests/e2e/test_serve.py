@@ -7,87 +7,24 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.plugins.processes import guard, release
+from tests.e2e.shell import Shell
+from tests.plugins.served import StartServer
 
-COMMAND = [str(Path(sys.executable).with_name("duetime"))]
 README = Path(__file__).parents[2] / "README.md"
-Start = Callable[..., "Server"]
-
-
-class Server:
-    """A running `duetime serve`, after its start-up message."""
-
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self.process = process
-        self.message: list[str] = []
-        assert process.stdout is not None
-        for line in iter(process.stdout.readline, ""):
-            self.message.append(line.rstrip("\n"))
-            if line.lstrip().startswith("stop "):
-                break
-
-    def address(self, label: str) -> str:
-        [line] = [line for line in self.message if line.split()[0] == label]
-        return line.split()[1]
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
-        """The exit code and everything on standard error."""
-        self.process.send_signal(number)
-        return finish(self.process)[::2]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: str, **environment: str) -> Server:
-        process = launch(tmp_path, *arguments, **environment)
-        started.append(process)
-        return Server(process)
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-            finish(process)
-
-
-def launch(folder: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        cwd=folder,
-        env=inherited | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    guard(process.pid)
-    return process
-
-
-def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    """The exit code, standard output and standard error of a process that is ending."""
-    out, errors = process.communicate(timeout=90)
-    release(process.pid)
-    return process.returncode, out, errors
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
-    return finish(launch(folder, *arguments, **environment))
+    ran = Shell("", folder).spawn(*arguments, **environment)
+    return ran.code, ran.out, ran.err
 
 
-ANY_PORT = ("--port", "0", "--admin-port", "0")
-
-
-def test_starts_on_the_default_store_and_says_what_is_where(start: Start, tmp_path: Path) -> None:
-    server = start("serve", "--dev", *ANY_PORT)
+def test_starts_on_the_default_store_and_says_what_is_where(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server()
     assert re.fullmatch(r"Duetime \S+ is ready", server.message[0])
     assert server.address("store") == "sqlite:duetime-data/jobs.db"
     assert (tmp_path / "duetime-data" / "jobs.db").exists()
@@ -105,36 +42,36 @@ def delivered_by(lines: list[str], folder: Path) -> dict[str, object]:
     return delivery
 
 
-def test_what_it_says_to_try_works(start: Start, tmp_path: Path) -> None:
-    server = start("serve", "--dev", *ANY_PORT)
+def test_what_it_says_to_try_works(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server()
     hints = [line[line.index("curl") :].replace("5s", "1s") for line in server.message if " curl " in line]
     assert delivered_by(hints, tmp_path)["body"] == "hello"
 
 
 def test_what_it_says_to_try_works_where_a_token_is_wanted(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    server = start("serve", *ANY_PORT)
+    server = start_server(dev=False)
     [token] = [line.partition("try")[2] for line in server.message if "TOKEN=$(" in line]
     hints = [line.replace("5s", "1s") for line in server.message if " curl " in line]
     assert delivered_by([f"{token}\n{line}" for line in hints], tmp_path)["body"] == "hello"
 
 
-def test_what_the_readme_says_to_try_works(start: Start, tmp_path: Path) -> None:
-    server = start("serve", "--dev", *ANY_PORT)
+def test_what_the_readme_says_to_try_works(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server()
     lines = [line for line in README.read_text().splitlines() if line.startswith("curl ")]
-    here = [line.replace("localhost:7777", server.address("API")).replace("5s", "1s") for line in lines]
+    here = [line.replace("localhost:7777", server.api).replace("5s", "1s") for line in lines]
     push, reserve, ack = here
     assert delivered_by([push, reserve], tmp_path)["body"] == {"to": "ann"}
     done = subprocess.run(["bash", "-c", ack], cwd=tmp_path, capture_output=True, text=True, timeout=90, check=True)
     assert json.loads(done.stdout)["results"][0]["moved"]["event"] == "acked"
 
 
-def test_both_listeners_tell_how_it_is(start: Start) -> None:
-    server = start("serve", "--dev", *ANY_PORT)
-    api = httpx.get(server.address("API") + "/healthz")
-    admin = httpx.get(server.address("admin") + "/healthz")
+def test_both_listeners_tell_how_it_is(start_server: StartServer) -> None:
+    server = start_server()
+    api = httpx.get(server.api + "/healthz")
+    admin = httpx.get(server.admin + "/healthz")
     assert (api.status_code, admin.status_code) == (200, 200)
     assert api.json()["status"] == "ok"
     assert "pools" not in api.json()
@@ -145,14 +82,14 @@ def test_both_listeners_tell_how_it_is(start: Start) -> None:
         assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
 
 
-def test_every_answer_has_a_request_id_and_unknown_paths_their_form(start: Start) -> None:
-    server = start("serve", "--dev", *ANY_PORT)
+def test_every_answer_has_a_request_id_and_unknown_paths_their_form(start_server: StartServer) -> None:
+    server = start_server()
     answers = [
-        httpx.get(server.address("API") + "/healthz"),
-        httpx.get(server.address("API") + "/nowhere"),
-        httpx.post(server.address("API") + "/healthz"),
-        httpx.get(server.address("admin") + "/nowhere"),
-        httpx.request("BAD", server.address("admin") + "/healthz"),
+        httpx.get(server.api + "/healthz"),
+        httpx.get(server.api + "/nowhere"),
+        httpx.post(server.api + "/healthz"),
+        httpx.get(server.admin + "/nowhere"),
+        httpx.request("BAD", server.admin + "/healthz"),
     ]
     assert len({answer.headers["X-Request-ID"] for answer in answers}) == 5
     assert [answer.status_code for answer in answers] == [200, 404, 404, 404, 400]
@@ -161,16 +98,16 @@ def test_every_answer_has_a_request_id_and_unknown_paths_their_form(start: Start
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
-def test_a_signal_stops_it_cleanly(start: Start, number: signal.Signals) -> None:
-    server = start("serve", "--dev", *ANY_PORT)
+def test_a_signal_stops_it_cleanly(start_server: StartServer, number: signal.Signals) -> None:
+    server = start_server()
     with httpx.Client() as kept:
-        kept.get(server.address("API") + "/healthz")
+        kept.get(server.api + "/healthz")
         code, errors = server.stop(number)
     assert code == 0
     assert "Traceback" not in errors
     assert "ERROR" not in errors
     with pytest.raises(httpx.ConnectError):
-        httpx.get(server.address("API") + "/healthz")
+        httpx.get(server.api + "/healthz")
 
 
 @pytest.mark.parametrize(("setting", "flag"), [("port", "--port"), ("admin_port", "--admin-port")])
@@ -186,15 +123,15 @@ def test_a_taken_port_is_named_with_the_ways_to_change_it(tmp_path: Path, settin
     )
 
 
-def test_two_servers_do_not_share_a_port_by_accident(start: Start, tmp_path: Path) -> None:
-    first = start("serve", "--dev", *ANY_PORT)
-    port = first.address("API").rpartition(":")[2]
+def test_two_servers_do_not_share_a_port_by_accident(start_server: StartServer, tmp_path: Path) -> None:
+    first = start_server()
+    port = str(first.port)
     assert run(tmp_path, "serve", "--dev", "--port", port, "--admin-port", "0")[0] == 2
 
 
-def test_settings_come_from_the_file_and_the_environment(start: Start, tmp_path: Path) -> None:
+def test_settings_come_from_the_file_and_the_environment(start_server: StartServer, tmp_path: Path) -> None:
     (tmp_path / "duetime.toml").write_text('store = "memory:"\nport = 0\nlog_format = "json"\n')
-    server = start("serve", "--dev", DUETIME_ADMIN_PORT="0")
+    server = start_server(ports=(), DUETIME_ADMIN_PORT="0")
     assert server.address("store") == "memory:"
     code, errors = server.stop()
     assert code == 0
@@ -223,10 +160,12 @@ def test_wrong_settings_are_one_line_and_exit_2(
     assert "Traceback" not in errors
 
 
-def test_a_store_that_is_down_is_named_without_its_password_and_waited_for(start: Start, free_port: int) -> None:
-    server = start("serve", "--dev", *ANY_PORT, "--store", f"redis://:hush@127.0.0.1:{free_port}/0")
-    assert httpx.get(server.address("admin") + "/healthz").json()["status"] == "degraded"
-    assert httpx.get(server.address("API") + "/readyz").status_code == 503
+def test_a_store_that_is_down_is_named_without_its_password_and_waited_for(
+    start_server: StartServer, free_port: int
+) -> None:
+    server = start_server("--store", f"redis://:hush@127.0.0.1:{free_port}/0")
+    assert httpx.get(server.admin + "/healthz").json()["status"] == "degraded"
+    assert httpx.get(server.api + "/readyz").status_code == 503
     code, errors = server.stop()
     assert code == 0
     assert "hush" not in errors + "\n".join(server.message)

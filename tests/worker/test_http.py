@@ -1,6 +1,5 @@
 """A worker that talks to a server instead of a store."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,35 +9,15 @@ import pytest
 import duetime
 from duetime.wire.payload import RESTARTS
 from duetime.worker.shared_counters import count
-from tests.e2e.shell import program
-from tests.plugins.processes import guard, release
+from tests.plugins.serving import serving
 from tests.plugins.until import until
 from tests.worker.conftest import Start
-
-STOP_S = 90
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
-    process = subprocess.Popen(
-        [*program(), "serve", "--dev", "--store", f"sqlite://{tmp_path}/jobs.db", "--port", "0", "--admin-port", "0"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    guard(process.pid)
-    assert process.stdout is not None
-    facts: dict[str, str] = {}
-    for line in process.stdout:
-        label, _, value = line.strip().partition(" ")
-        facts[label] = value.strip()
-        if label == "stop":
-            break
-    yield facts["API"]
-    process.terminate()
-    process.communicate(timeout=STOP_S)
-    release(process.pid)
+    with serving(tmp_path, "--dev") as served:
+        yield served.api
 
 
 async def test_a_worker_on_a_server_does_what_one_on_a_store_does(start: Start, server: str) -> None:
