@@ -5,8 +5,9 @@ import itertools
 import pytest
 
 from duetime.model.clock import ManualClock
+from duetime.model.errors import InvalidRequest
 from duetime.model.job import Counts, Priority, State
-from duetime.stores.base import Page, Store
+from duetime.stores.base import Cursor, Page, Store
 from tests.contract.vocabulary import (
     HIGH,
     LOW,
@@ -110,6 +111,23 @@ async def test_odd_ids_survive_a_cursor(store: Store, limit: int) -> None:
     await push(store, *[job(job_id) for job_id in ODD_IDS])
 
     assert await ids(store, State.READY, limit) == sorted(ODD_IDS)
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "1:2", "a:b:c", "1:-1:x", "1:1e3:x", "1:" + "9" * 16 + ":x", "1:1:\0"])
+async def test_a_cursor_from_elsewhere_is_refused(store: Store, cursor: str) -> None:
+    await push(store, job("a"))
+
+    for state in State:
+        with pytest.raises(InvalidRequest, match="cursor"):
+            await store.list_jobs(QUEUE, state, cursor=cursor)
+
+
+async def test_a_list_begins_at_an_instant(store: Store) -> None:
+    await push(store, *[job(f"{n}", delay=f"{n}s") for n in range(1, 9)])
+
+    page = await store.list_jobs(QUEUE, State.DELAYED, cursor=str(Cursor(0, NOW + 6000, "")))
+
+    assert [each.id for each in page.jobs] == ["6", "7", "8"]
 
 
 async def test_a_full_last_page_may_have_a_cursor_but_the_walk_ends(store: Store) -> None:

@@ -190,7 +190,7 @@ def make_console(parts: ConsoleParts) -> ASGIApp:
     registry = lambda: parts.pools.registry  # noqa: E731
     users = ConsoleUsers(parts.registry_copy, registry)
     sessions = Sessions(parts.registry_copy, registry, users, parts.settings)
-    failed = Failures(parts.pools, parts.live.looks, parts.cursor_at)
+    failed = Failures(parts.pools, parts.live.looks)
     searches = TextSearches(registry, parts.pools.engine, preview)
     parts.live.closers += [failed.close, searches.close]
     services = ConsoleServices(

@@ -26,6 +26,7 @@ from duetime.engine.pools import Pools
 from duetime.model.errors import DuetimeError
 from duetime.model.job import Job, State
 from duetime.model.names import Queue
+from duetime.stores.base import Cursor
 from duetime.wire import payload
 
 log = logging.getLogger("duetime.console")
@@ -159,10 +160,9 @@ class FailuresSeen(NamedTuple):
 
 
 class Failures:
-    def __init__(self, pools: Pools, looks: QueueLooks, cursor_at: Callable[[str, int], str | None]) -> None:
+    def __init__(self, pools: Pools, looks: QueueLooks) -> None:
         self._pools = pools
         self._looks = looks
-        self._cursor_at = cursor_at
         self._queues: dict[Place, QueueFailures] = {}
         self._names: dict[str, GroupKey] = {}
         self._totals: dict[Place, int] = {}
@@ -207,20 +207,19 @@ class Failures:
     async def _read_queue(self, place: Place, total: int) -> None:
         known = self._queues.get(place)
         if known is not None and known.is_complete:
-            if self._cursor_at(place[0], 0) is not None:
-                await self._read_stretch(place, known, _after(known.last), 0, front=True)
+            await self._read_stretch(place, known, _after(known.last), 0, front=True)
             if known.count == total or time.monotonic() - known.read_at < max(REREAD_S, known.took_s * REREAD_SHARE):
                 return
         fresh, began = QueueFailures(), time.monotonic()
         if known is None or not known.is_complete:
             self._queues[place] = fresh  # what was read so far is shown
         edges = [0]
-        if total > MANY and self._cursor_at(place[0], 0) is not None:
+        if total > MANY:
             now = int(time.time() * 1000)
             edges = [now - window for window in WINDOWS_MS] + [0]
         until = 0
         for edge in edges:
-            cursor = self._cursor_at(place[0], edge) if edge else None
+            cursor = str(Cursor(0, edge, "")) if edge else None
             await self._read_stretch(place, fresh, cursor, until)
             until = edge
         fresh.is_complete, fresh.read_at, fresh.took_s = True, time.monotonic(), time.monotonic() - began
@@ -328,4 +327,4 @@ class Failures:
 
 
 def _after(last: tuple[int, str]) -> str | None:
-    return f"0:{last[0]}:{last[1]}" if last[0] else None
+    return str(Cursor(0, *last)) if last[0] else None

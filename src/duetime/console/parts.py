@@ -1,7 +1,6 @@
 """The services that the console works with; the protocols use the same ones."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from duetime.alerts.problems import Alerts
@@ -18,11 +17,6 @@ from duetime.protocols.tokens import Tokens
 
 @dataclass(frozen=True)
 class ConsoleParts:
-    """`cursor_at(pool, due_at)` is the cursor at which a list of delayed jobs goes on with those due from then on.
-
-    It is None for a group of stores, whose list goes through one member after the other.
-    """
-
     settings: Settings
     pools: Pools
     registry_copy: RegistryCopy
@@ -34,4 +28,3 @@ class ConsoleParts:
     siblings: Siblings
     live: LiveFigures
     draining: asyncio.Event
-    cursor_at: Callable[[str, int], str | None]

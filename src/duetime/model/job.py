@@ -262,11 +262,23 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = {
 """For each verb and state of the job, what happens. "waiting" is delayed or ready; an expired job counts as absent."""
 
 
-def payload_bytes(job: NewJob | Delivery | Job) -> int:
+def payload_bytes(job: NewJob | Delivery | Job | None) -> int:
     """Size of body and attributes, which counts towards STEP_BYTES."""
+    if job is None:
+        return 0
     if not job.attributes:
         return len(job.body)
     return len(job.body) + sum([len(name.encode()) + len(value.encode()) for name, value in job.attributes.items()])
+
+
+def within_step(items: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:
+    """The first items whose sizes add up to STEP_BYTES at most, and at least one item."""
+    room = STEP_BYTES
+    for place, item in enumerate(items):
+        room -= size(item)
+        if place and room < 0:
+            return
+        yield item
 
 
 def chunks(

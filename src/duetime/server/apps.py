@@ -51,7 +51,6 @@ from duetime.protocols.short_path import ShortPath
 from duetime.protocols.v1 import V1App
 from duetime.protocols.v1.app import TokenGate
 from duetime.server.supervision.siblings import Alone
-from duetime.stores.open import cursor_at
 
 if TYPE_CHECKING:  # the extra [otel] is optional
     from duetime.tracing.server import ServerTracing
@@ -241,7 +240,6 @@ def _console_parts(runtime: Runtime) -> ConsoleParts:
         siblings=runtime.siblings,
         live=runtime.live_figures,
         draining=runtime.draining,
-        cursor_at=lambda pool, due_at: cursor_at(runtime.pools.urls[pool], due_at),
     )
 
 

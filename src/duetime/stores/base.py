@@ -30,13 +30,14 @@ What holds for all verbs:
   go on.
 """
 
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
+from duetime.model.errors import DuetimeError, InvalidRequest, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.model.job import (
     STEP_JOBS,
     Counts,
@@ -193,6 +194,35 @@ class Page(Struct, frozen=True):
 
     jobs: Sequence[Job]
     cursor: str | None
+
+
+_CURSOR = re.compile(r"([0-9]):([0-9]{1,15}):(.{0,128})", re.DOTALL)
+
+
+class Cursor(NamedTuple):
+    """The place of a job in the order of its state: a list goes on after it. `priority` is 0 except in lists of ready
+    jobs. With an empty id it is the place before all jobs of that instant.
+    """
+
+    priority: int
+    at: int
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.priority}:{self.at}:{self.id}"
+
+    @classmethod
+    def of(cls, job: Job) -> "Cursor":
+        at = {State.LEASED: job.lease_until, State.DEAD: job.dead_at}.get(job.state, job.due_at)
+        return cls(int(job.priority) if job.state is State.READY else 0, at, job.id)
+
+    @classmethod
+    def parse(cls, text: str) -> "Cursor":
+        """Raises InvalidRequest: cursors come back from clients."""
+        found = _CURSOR.fullmatch(text)
+        if found is None or not found[3].isprintable():
+            raise InvalidRequest(f"cursor must be one that a list has returned, got {text[:150]!r}", path="$.cursor")
+        return cls(int(found[1]), int(found[2]), found[3])
 
 
 class Purged(Struct, frozen=True):
@@ -534,7 +564,7 @@ class Store(Protocol):
 
         Order: ready by (priority, due_at, id), delayed by (due_at, id), leased by (lease_until, id), dead by
         (dead_at, id). A job that stays in the state throughout is seen exactly once. Moves nothing. Cost
-        O(log n + limit).
+        O(log n + limit). Raises InvalidRequest for a cursor that no list has returned.
         """
         ...
 

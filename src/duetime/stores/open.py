@@ -157,15 +157,6 @@ def migrate_store(url: str) -> None:
     asyncio.run(migrate())
 
 
-def cursor_at(url: str, due_at: int) -> str | None:
-    """The cursor from which `list_jobs` of delayed jobs lists those due at `due_at` or later.
-
-    Readers that share the work of listing a queue begin there. None for a group of stores, which lists member by member
-    and has no such cursor.
-    """
-    return f"0:{due_at}:" if url.partition(":")[0] in SCHEMES and not url.startswith("group:") else None
-
-
 def _sqlite_parts(url: str) -> tuple[str, str, int | None]:
     """Path, synchronous and reserve of a SQLite URL.
 

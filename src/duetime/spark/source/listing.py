@@ -15,7 +15,6 @@ from duetime.model.clock import MAX_INSTANT
 from duetime.model.job import STEP_JOBS, Job, Priority, State
 from duetime.model.names import Queue
 from duetime.spark.load.options import LoadOptions
-from duetime.stores.open import cursor_at
 
 SMALL = 5_000
 """So few delayed jobs are not worth a second range."""
@@ -57,9 +56,10 @@ class Listing:
     """Reads the jobs of a store or a server page by page; it changes nothing."""
 
     def __init__(self, link: AsyncStoreLink, options: LoadOptions) -> None:
-        self._send, self._url = link.send, options.url
+        self._send = link.send
         # A server lists the queues of the namespace that the token is for, a store those of all namespaces.
         self._namespace = options.namespace if link.is_server else None
+        self.can_begin_anywhere = not link.is_server
 
     @classmethod
     @asynccontextmanager
@@ -73,10 +73,6 @@ class Listing:
     async def histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
         return await self._send(calls.due_histogram(queue, edges))
 
-    @property
-    def can_begin_anywhere(self) -> bool:
-        return cursor_at(self._url, 0) is not None
-
     async def jobs(self, queue: Queue, state: State, bounds: Bounds) -> AsyncIterator[list[Job]]:
         """Pages of the jobs that are due within the bounds."""
         for priority, cursor in self._starts(state, bounds):
@@ -89,7 +85,7 @@ class Listing:
 
     def _starts(self, state: State, bounds: Bounds) -> list[tuple[Priority | None, str | None]]:
         """Where runs of jobs sorted by due time begin; one run without a cursor if the whole state has to be read."""
-        if cursor_at(self._url, 0) is None or bounds == Bounds(0, MAX_INSTANT):
+        if not self.can_begin_anywhere or bounds == Bounds(0, MAX_INSTANT):
             return [(None, None)]
         match state:
             case State.DELAYED:

@@ -6,25 +6,24 @@ on one member and failed on another reports both. What the contract promises for
 jobs a group promises less:
 
 - A push of several jobs is all or nothing on each member, not over all of them.
-- Reserve and lists keep the order (due_at, then id) on each member; reserve takes the member with the earliest job
-  first.
+- Reserve keeps the order (due_at, then id) on each member, and takes the member with the earliest job first.
 - `max_jobs` and marks hold on each member, and a mark only while its jobs' homes stay.
 - A job that follows from a finished one lives on that one's member. If its id does not begin as that of the finished
   one does (`layout.py`), a push of the same id elsewhere may find the id free.
-- Counts and totals are refused while a member is down: a part of the number would be wrong.
+- Counts, totals and lists are refused while a member is down: a part of them would be wrong.
 
 A member that is to go away drains: it takes nothing new, and its jobs are delivered and found until it is empty.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, TypeVar
 
 import msgspec
 
 from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.model.job import (
-    STEP_BYTES,
     STEP_JOBS,
     Counts,
     Job,
@@ -35,6 +34,7 @@ from duetime.model.job import (
     Totals,
     payload_bytes,
     sum_counts,
+    within_step,
 )
 from duetime.model.names import Queue
 from duetime.stores.base import (
@@ -56,7 +56,17 @@ from duetime.stores.base import (
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
 from duetime.stores.group.member import PROBLEMS, Member, MemberProblem, unknown_first
 from duetime.stores.group.members import Members
-from duetime.stores.group.verbs import find_each, find_lease, finish, joins, push, raise_joins, reserve, results
+from duetime.stores.group.verbs import (
+    find_each,
+    find_lease,
+    finish,
+    joins,
+    merge_pages,
+    push,
+    raise_joins,
+    reserve,
+    results,
+)
 from duetime.stores.registry import Registry
 
 T = TypeVar("T")
@@ -205,34 +215,15 @@ class GroupStore:
             found = await store.get(queue, [ids[place] for place in places])
             return [*found, *[_BEYOND] * (len(places) - len(found))]
 
-        jobs, room = list[Job | None](), STEP_BYTES
-        for answer in await find_each(self._members, queue, ids[:STEP_JOBS], get):
-            if isinstance(answer, DuetimeError):
-                raise answer
-            room -= payload_bytes(answer) if isinstance(answer, Job) else 0
-            if answer is _BEYOND or (jobs and room < 0):
-                break
-            jobs.append(answer)
-        return jobs
+        answers = await find_each(self._members, queue, ids[:STEP_JOBS], get)
+        for problem in answers:
+            if isinstance(problem, DuetimeError):
+                raise problem
+        return list(within_step(takewhile(lambda answer: answer is not _BEYOND, answers), payload_bytes))
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """Lists one member after the other."""
-        names = self._members.names
-        first, _, own = cursor.partition(":") if cursor else (names[0], "", "")
-        jobs: list[Job] = []
-        for name in names[names.index(first) if first in names else len(names) :]:
-            left = limit - len(jobs)
-            page = await self._members.call(
-                name,
-                lambda store, own=own, left=left: store.list_jobs(queue, state, cursor=own or None, limit=left),
-            )
-            jobs += page.jobs
-            if page.cursor is not None:
-                return Page(jobs, f"{name}:{page.cursor}")
-            own = ""
-            if len(jobs) >= limit and name != names[-1]:
-                return Page(jobs, f"{names[names.index(name) + 1]}:")
-        return Page(jobs, None)
+        answers = await self._members.ask(lambda store: store.list_jobs(queue, state, cursor=cursor, limit=limit))
+        return merge_pages(list(answers.require_all().values()), limit)
 
     async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
         found = (await self._members.ask(lambda store: store.counts(queues))).require_all()

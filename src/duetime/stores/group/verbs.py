@@ -2,15 +2,28 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
-from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Event, Job, Lease, Moved, NewJob, State, payload_bytes
+from duetime.model.job import (
+    STEP_BYTES,
+    STEP_JOBS,
+    Delivery,
+    Event,
+    Job,
+    Lease,
+    Moved,
+    NewJob,
+    State,
+    payload_bytes,
+    within_step,
+)
 from duetime.model.names import Queue, placing_part
-from duetime.stores.base import Ask, Push, Pushed, Reserved, Store, get_all, part_of, with_parts
+from duetime.stores.base import Ask, Cursor, Page, Push, Pushed, Reserved, Store, get_all, part_of, with_parts
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, distinct_finishes
 from duetime.stores.group.member import PROBLEMS, MemberProblem, named, outcome_unknown, unknown_first
 from duetime.stores.group.members import Members
@@ -234,6 +247,20 @@ def join_parts(
         max(answer.now for _, answer in done),
         all(answer.repeated for places, answer in done if places),
     )
+
+
+# --- lists
+
+
+def merge_pages(pages: Sequence[Page], limit: int) -> Page:
+    """One page of those that several stores returned for the same cursor, in the order of the jobs' state."""
+    ends = [Cursor.parse(page.cursor) for page in pages if page.cursor is not None]
+    keyed = sorted(((Cursor.of(job), job) for page in pages for job in page.jobs), key=itemgetter(0))
+    # What comes after the end of one page may come after jobs that this page does not show.
+    known = [(place, job) for place, job in keyed if not ends or place <= min(ends)][:limit]
+    shown = list(within_step(known, lambda pair: payload_bytes(pair[1])))
+    end = shown[-1][0] if shown and len(shown) < len(keyed) else min(ends, default=None)
+    return Page([job for _, job in shown], None if end is None else str(end))
 
 
 # --- reserve

@@ -43,9 +43,10 @@ from duetime.model.job import (
     Totals,
     broken_totals,
     utc_date,
+    within_step,
 )
 from duetime.model.names import Queue
-from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, QueueRules, RulesChange, Withdrawal
+from duetime.stores.base import IDLE_MS, Ask, Cursor, Push, Pushed, QueueRules, RulesChange, Withdrawal
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, following_jobs
 
 WAITING, LEASED, DEAD = "waiting", "leased", "dead"
@@ -410,25 +411,23 @@ def totals(stored: MemoryQueue, now: int) -> QueueTotals:
     return QueueTotals(Totals(**running), days)
 
 
-def places(stored: MemoryQueue, state: State, now: int, *, expired: bool = False) -> Iterable[tuple[int, int, str]]:
-    """Sort keys (priority where it matters, instant, id) of the jobs in a state. `expired` includes expired jobs."""
+def places(stored: MemoryQueue, state: State, now: int, *, expired: bool = False) -> Iterable[Cursor]:
+    """The places of the jobs in a state. `expired` includes expired jobs."""
     match state:
         case State.LEASED:
-            return [(0, *entry) for entry in stored.leases]
+            return [Cursor(0, *entry) for entry in stored.leases]
         case State.DEAD:
-            return [(0, *entry) for entry in stored.dead]
+            return [Cursor(0, *entry) for entry in stored.dead]
         case State.DELAYED:
-            return [(0, *entry) for index in stored.waiting.values() for entry in index if entry[0] > now]
+            return [Cursor(0, *entry) for index in stored.waiting.values() for entry in index if entry[0] > now]
         case State.READY:
             ready = [
-                (int(priority), *key) for priority, index in stored.waiting.items() for key in index if key[0] <= now
+                Cursor(int(priority), *key)
+                for priority, index in stored.waiting.items()
+                for key in index
+                if key[0] <= now
             ]
-            return [key for key in ready if expired or not stored.jobs[key[2]].expired(now)]
-
-
-def parse_cursor(cursor: str) -> tuple[int, int, str]:
-    priority, at, job_id = cursor.split(":", 2)
-    return int(priority), int(at), job_id
+            return [key for key in ready if expired or not stored.jobs[key.id].expired(now)]
 
 
 def view(queue: Queue, job: StoredJob, now: int) -> Job:
@@ -524,15 +523,9 @@ def _joined(stored: MemoryQueue, one: Finish, now: int) -> int:
 
 
 def results(stored: MemoryQueue, ids: Sequence[str], now: int) -> list[KeptResult | None]:
-    found, room = list[KeptResult | None](), STEP_BYTES
-    for job_id in ids[:STEP_JOBS]:
-        kept = stored.results.get(job_id)
-        kept = None if kept is None or kept.kept_until <= now else kept
-        room -= len(kept.result) if kept else 0
-        if found and room < 0:
-            break
-        found.append(kept)
-    return found
+    kept = [stored.results.get(job_id) for job_id in ids[:STEP_JOBS]]
+    live = [one if one and one.kept_until > now else None for one in kept]
+    return list(within_step(live, lambda one: len(one.result) if one else 0))
 
 
 def joins(stored: MemoryQueue, after: str, now: int) -> list[JoinCount]:

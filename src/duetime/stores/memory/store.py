@@ -15,7 +15,6 @@ import msgspec
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import DuetimeError, LeaseLost
 from duetime.model.job import (
-    STEP_BYTES,
     STEP_JOBS,
     Counts,
     Event,
@@ -26,10 +25,12 @@ from duetime.model.job import (
     Reason,
     State,
     payload_bytes,
+    within_step,
 )
 from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
+    Cursor,
     OneJob,
     Page,
     Purged,
@@ -231,24 +232,18 @@ class MemoryStore:
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
         stored, now = self._stored(queue), self._clock.now_ms()
-        jobs, room = list[Job | None](), STEP_BYTES
-        for job_id in ids[:STEP_JOBS]:
-            found = stored.jobs.get(job_id)
-            job = None if found is None or found.expired(now) else moves.view(queue, found, now)
-            room -= payload_bytes(job) if job else 0
-            if jobs and room < 0:
-                break
-            jobs.append(job)
-        return jobs
+        found = [stored.jobs.get(job_id) for job_id in ids[:STEP_JOBS]]
+        jobs = (moves.view(queue, job, now) if job and not job.expired(now) else None for job in found)
+        return list(within_step(jobs, payload_bytes))
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
         stored, now = self._stored(queue), self._clock.now_ms()
         places = sorted(moves.places(stored, state, now))
-        start = bisect_right(places, moves.parse_cursor(cursor)) if cursor else 0
+        start = 0 if cursor is None else bisect_right(places, Cursor.parse(cursor))
         shown = places[start : start + limit]
         more = start + limit < len(places)
         jobs = [moves.view(queue, stored.jobs[job_id], now) for _, _, job_id in shown]
-        return Page(jobs, "{}:{}:{}".format(*shown[-1]) if more else None)
+        return Page(jobs, str(shown[-1]) if more else None)
 
     async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
         now = self._clock.now_ms()

@@ -46,6 +46,7 @@ from duetime.model.names import Queue
 from duetime.stores.base import (
     MAX_WAKE_RESULTS,
     Ask,
+    Cursor,
     Page,
     Purged,
     Push,
@@ -437,7 +438,7 @@ class RedisStore:
         return [None if entry is None else read_job(queue, name, PackedEntry(*entry), now) for name, entry in found]
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
-        place = cursor.split(":", 2) if cursor else ("", "", "")
+        place = ("", "", "") if cursor is None else Cursor.parse(cursor)
         limit = min(limit, STEP_JOBS)
         arguments = (STEP_BYTES, state, limit, limit + STEP_JOBS, *place)
         now, more, priority, at, last, *flat = await self._scripts.run(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from duetime.model.errors import DuetimeError, LeaseLost
-from duetime.model.job import STEP_BYTES, STEP_JOBS, Moved
+from duetime.model.job import STEP_JOBS, Moved, within_step
 from duetime.model.names import Queue
 from duetime.stores.base import Push, results_wake
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, following_jobs
@@ -98,12 +98,7 @@ def _keep_results(step: Step, queue: Queue, finishes: Sequence[Finish]) -> None:
 def results(step: Step, queue: Queue, ids: Sequence[str]) -> list[KeptResult | None]:
     asked = {"namespace": queue.namespace, "queue": queue.name, "now": step.now}
     sizes = dict(step.fetch("result_sizes", ids=list(ids[:STEP_JOBS]), **asked)) if ids else {}
-    room, first = STEP_BYTES, list[str]()
-    for job_id in ids[:STEP_JOBS]:
-        room -= sizes.get(job_id, 0)
-        if first and room < 0:
-            break
-        first.append(job_id)
+    first = list(within_step(ids[:STEP_JOBS], lambda job_id: sizes.get(job_id, 0)))
     present = [job_id for job_id in dict.fromkeys(first) if job_id in sizes]
     rows = step.fetch("get_results", ids=present, **asked) if present else []
     kept = {row[0]: KeptResult(*row) for row in rows}

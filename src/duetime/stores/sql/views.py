@@ -3,12 +3,10 @@
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from duetime.model.clock import MAX_INSTANT
 from duetime.model.job import (
     DAY_MS,
-    STEP_BYTES,
     STEP_JOBS,
     TOTAL_DAYS,
     Counts,
@@ -18,35 +16,19 @@ from duetime.model.job import (
     Totals,
     broken_totals,
     utc_date,
+    within_step,
 )
 from duetime.model.names import Queue
-from duetime.stores.base import Page
+from duetime.stores.base import Cursor, Page
 from duetime.stores.sql.rows import PRIORITIES, QueueRow, view
 from duetime.stores.sql.step import QueueNumbers, Step
 
-
-class Key(NamedTuple):
-    """The position of a job in the order of its state. `priority` is 0 where it does not matter."""
-
-    priority: int
-    at: int
-    id: str
-
-    def __str__(self) -> str:
-        return f"{self.priority}:{self.at}:{self.id}"
-
-    @classmethod
-    def parse(cls, cursor: str) -> "Key":
-        priority, at, job_id = cursor.split(":", 2)
-        return cls(int(priority), int(at), job_id)
-
-
-_START = Key(0, -1, "")
+_START = Cursor(0, -1, "")
 
 
 def list_keys(
-    step: Step, queue_row: QueueRow, state: State, *, after: Key = _START, limit: int, expired: bool = False
-) -> list[Key]:
+    step: Step, queue_row: QueueRow, state: State, *, after: Cursor = _START, limit: int, expired: bool = False
+) -> list[Cursor]:
     """The next jobs of a state in its order. `expired` includes jobs that have expired and were not ended yet."""
     match state:
         case State.LEASED:
@@ -60,19 +42,19 @@ def list_keys(
     return list(islice(keys, limit))
 
 
-def _keys(step: Step, query: str, queue_row: QueueRow, after: Key, limit: int) -> Iterator[Key]:
+def _keys(step: Step, query: str, queue_row: QueueRow, after: Cursor, limit: int) -> Iterator[Cursor]:
     rows = step.fetch(query, queue=queue_row.id, after_at=after.at, after_id=after.id, limit=limit)
-    return (Key(0, at, job_id) for at, job_id in rows)
+    return (Cursor(0, at, job_id) for at, job_id in rows)
 
 
-def _delayed(step: Step, queue_row: QueueRow, after: Key, limit: int) -> Iterator[Key]:
+def _delayed(step: Step, queue_row: QueueRow, after: Cursor, limit: int) -> Iterator[Cursor]:
     after_at, after_id = max((after.at, after.id), (step.now + 1, ""))
     window = {"after_at": after_at, "after_id": after_id, "last": MAX_INSTANT, "alive_at": 0, "limit": limit}
     readings = (step.fetch("list_waiting", queue=queue_row.id, priority=int(each), **window) for each in PRIORITIES)
-    return (Key(0, at, job_id) for at, job_id in heapq.merge(*readings))
+    return (Cursor(0, at, job_id) for at, job_id in heapq.merge(*readings))
 
 
-def _ready(step: Step, queue_row: QueueRow, after: Key, limit: int, alive_at: int) -> Iterator[Key]:
+def _ready(step: Step, queue_row: QueueRow, after: Cursor, limit: int, alive_at: int) -> Iterator[Cursor]:
     for priority in map(int, PRIORITIES):
         if priority >= after.priority:
             start = after if priority == after.priority else _START
@@ -84,12 +66,12 @@ def _ready(step: Step, queue_row: QueueRow, after: Key, limit: int, alive_at: in
                 "limit": limit,
             }
             for at, job_id in step.fetch("list_waiting", queue=queue_row.id, priority=priority, **window):
-                yield Key(priority, at, job_id)
+                yield Cursor(priority, at, job_id)
 
 
 def list_jobs(step: Step, queue: Queue, state: State, cursor: str | None, limit: int) -> Page:
     queue_row = step.load_queue(queue)
-    after = Key.parse(cursor) if cursor else _START
+    after = _START if cursor is None else Cursor.parse(cursor)
     keys = list_keys(step, queue_row, state, after=after, limit=limit + 1)
     found = _within_bound(step, queue, queue_row, [key.id for key in keys[:limit]])
     cursor = str(keys[len(found) - 1]) if len(found) < len(keys) else None
@@ -104,12 +86,7 @@ def get(step: Step, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
 def _within_bound(step: Step, queue: Queue, queue_row: QueueRow, ids: Sequence[str]) -> list[Job | None]:
     """The first of these jobs, at least one, whose payloads fit into STEP_BYTES; None for one that cannot be read."""
     sizes = dict(step.fetch("job_sizes", queue=queue_row.id, ids=list(ids)))
-    room, first = STEP_BYTES, list[str]()
-    for job_id in ids:
-        room -= sizes.get(job_id, 0)
-        if first and room < 0:
-            break
-        first.append(job_id)
+    first = list(within_step(ids, lambda job_id: sizes.get(job_id, 0)))
     rows = step.fetch("get_jobs", queue=queue_row.id, ids=list(set(first)))
     jobs = {row[0]: view(queue, row, step.now) for row in rows}
     return [jobs.get(job_id) for job_id in first]

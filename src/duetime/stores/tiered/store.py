@@ -26,7 +26,6 @@ import msgspec
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.model.job import (
-    STEP_BYTES,
     STEP_JOBS,
     Counts,
     IfExists,
@@ -38,6 +37,7 @@ from duetime.model.job import (
     Totals,
     payload_bytes,
     sum_counts,
+    within_step,
 )
 from duetime.model.names import Queue
 from duetime.stores.base import (
@@ -64,7 +64,7 @@ from duetime.stores.base import (
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
 from duetime.stores.group.member import PROBLEMS, Member
 from duetime.stores.group.store import add_totals, merge_reaped
-from duetime.stores.group.verbs import join_parts, kept, with_kept
+from duetime.stores.group.verbs import join_parts, kept, merge_pages, with_kept
 from duetime.stores.registry import Registry
 from duetime.stores.tiered.tiers import LATE_MS, MARGIN_MS, Promoter, Tiers
 
@@ -353,7 +353,7 @@ class TieredStore:
                 again = await self._hot.get(queue, [ids[place] for place in moved])
                 for place, job in zip(moved, again, strict=False):
                     found[place] = job
-        return _within_bound(found)
+        return list(within_step(found, payload_bytes))
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Merges the lists of both tiers by their order, so that a job which is promoted meanwhile is seen once."""
@@ -363,16 +363,8 @@ class TieredStore:
         # A job that is promoted between the two calls is in both lists.
         hot = await self._hot.list_jobs(queue, state, cursor=cursor, limit=limit)
         in_hot = {(job.id, job.born) for job in hot.jobs}
-        ends = [_read_cursor(page.cursor) for page in (hot, cold) if page.cursor is not None]
-        keyed = sorted(
-            [(_key(job, state), job) for job in [*hot.jobs, *(j for j in cold.jobs if (j.id, j.born) not in in_hot)]],
-            key=lambda pair: pair[0],
-        )
-        shown = [(key, job) for key, job in keyed if not ends or key <= min(ends)][:limit]
-        jobs = [job for job in _within_bound([job for _, job in shown]) if job]
-        if len(jobs) < len(keyed) and jobs:
-            return Page(jobs, "{}:{}:{}".format(*shown[len(jobs) - 1][0]))
-        return Page(jobs, "{}:{}:{}".format(*min(ends)) if ends else None)
+        only_cold = [job for job in cold.jobs if (job.id, job.born) not in in_hot]
+        return merge_pages([hot, Page(only_cold, cold.cursor)], limit)
 
     async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
         return [sum_counts(pair) for pair in await self._from_both(lambda store: store.counts(queues))]
@@ -491,26 +483,6 @@ async def _do_nothing(member: Member, store: Store) -> None:
 
 async def _nothing() -> Sequence[Pushed | DuetimeError]:
     return []
-
-
-def _within_bound(jobs: Sequence[Job | None]) -> list[Job | None]:
-    """As many of the jobs as one call answers, and at least one."""
-    room, found = STEP_BYTES, list[Job | None]()
-    for job in jobs:
-        room -= payload_bytes(job) if job else 0
-        if found and room < 0:
-            break
-        found.append(job)
-    return found
-
-
-def _key(job: Job, state: State) -> tuple[int, int, str]:
-    return int(job.priority) if state is State.READY else 0, job.due_at, job.id
-
-
-def _read_cursor(cursor: str) -> tuple[int, int, str]:
-    priority, at, job_id = cursor.split(":", 2)
-    return int(priority), int(at), job_id
 
 
 def _without_promotions(cold: QueueTotals) -> QueueTotals:
