@@ -10,7 +10,7 @@ from duetime.engine import Engine, request_reply
 from duetime.model.clock import ManualClock
 from duetime.model.job import DAY_MS, STEP_BYTES, STEP_JOBS, Event, IfExists, Lease, NewJob, Priority, State, Totals
 from duetime.model.names import Queue
-from duetime.stores.base import IDLE_MS, Ask, Push, Pushed
+from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, Wake
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import STATE
 from duetime.stores.redis.store import RedisStore
@@ -492,3 +492,18 @@ async def test_requests_of_one_job_each_go_as_one(store: RedisStore, client: red
     ]
     [job] = [job for job in await store.get(QUEUE, ["b"]) if job]
     assert job.body == b""
+
+
+async def test_messages_of_others_on_our_channels_end_no_subscription(store: RedisStore, client: redis.Redis) -> None:
+    """A Redis may be shared, and its users may publish on any channel."""
+    wakes, versions = store.wakeups(), store.registry.watch()
+    assert await anext(wakes) == Wake()
+    assert await anext(versions) == 0
+    for message in (b"", b"shop/mail", b"shop/mail soon", b"\xff 1", b"shop/mail " + b"9" * 5000, b"1.5"):
+        client.publish(keys.WAKE, message)
+        client.publish(keys.REGISTRY_CHANGED, message)
+    await push(store, NewJob("a", b""))
+    written = await store.registry.put("topic", "a", b"")
+
+    assert (await anext(wakes)).queue == QUEUE
+    assert await anext(versions) == written.version

@@ -9,7 +9,7 @@ from duetime import push_in
 from duetime.engine import Engine
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push
+from duetime.stores.base import Ask, Push, Wake
 from duetime.stores.postgres.store import PostgresStore
 from duetime.stores.sql.outbox import channel
 from tests.plugins.postgres_server import PostgresServer
@@ -61,3 +61,20 @@ async def test_sessions_that_change_jobs_notify_nobody(
     assert notifying
     assert len(changing) >= 2
     assert notifying.isdisjoint(changing)
+
+
+async def test_a_notification_with_an_impossible_time_is_ignored(postgres_server: PostgresServer) -> None:
+    """Every user of the database may notify, and a timer cannot be set to such a time."""
+    store = await PostgresStore.open(f"{postgres_server.url}?schema=forged")
+    wakes = store.wakeups()
+    assert await anext(wakes) == Wake()
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        for due_at in (10**30, -1, 1_900_000_000_000):
+            payload = f'["x",0,[["shop","mail",{due_at}]]]'
+            connection.execute("SELECT pg_notify(%s, %s)", [channel("forged", ""), payload])
+        found = Wake()
+        while found.queue is None:
+            found = await anext(wakes)
+        assert found == Wake(QUEUE, 1_900_000_000_000)
+        await store.close()
+        connection.execute("DROP SCHEMA forged CASCADE")

@@ -11,7 +11,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
@@ -34,8 +33,8 @@ from duetime.console.sessions import Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
 from duetime.engine.engine import Engine
 from duetime.model import humanise
-from duetime.model.clock import MAX_INSTANT, rfc3339
-from duetime.model.errors import Forbidden, NotFound
+from duetime.model.clock import MAX_INSTANT, rfc3339, time_zone
+from duetime.model.errors import Forbidden, InvalidTime, NotFound
 from duetime.model.masking import mask
 from duetime.model.names import Queue, check_id, check_queue
 from duetime.model.when import When, read_when
@@ -257,8 +256,8 @@ class Visit:
         if self.times == "utc" or not name or name in ("UTC", "Etc/UTC"):
             return UTC
         try:
-            return ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
+            return time_zone(name)
+        except InvalidTime:
             return UTC
 
     @cached_property

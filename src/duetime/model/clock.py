@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Protocol
 from weakref import WeakKeyDictionary
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from duetime.model.errors import InvalidTime
 
@@ -190,6 +191,14 @@ def _from_datetime(value: datetime) -> int:
     if value.tzinfo is None or value.utcoffset() is None:
         raise InvalidTime(f"datetime must have a time zone, got {value.isoformat()}")
     return -(-(value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1))
+
+
+def time_zone(name: str) -> ZoneInfo:
+    """The time zone of a name such as Asia/Shanghai. Raises InvalidTime."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError for a folder of zones, or a name that is too long
+        raise InvalidTime(f"unknown time zone: {name[:MAX_TIME_TEXT]!r}") from None
 
 
 def rfc3339(at_ms: int) -> str:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Literal, Protocol
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from duetime.model.clock import Duration, duration_ms
+from duetime.model.clock import Duration, duration_ms, time_zone
 from duetime.model.errors import InvalidRequest
 
 Missed = Literal["last", "all", "none"]
@@ -105,12 +105,10 @@ def cron(expression: str, tz: str = "UTC") -> Cron:
     if len(expression) > MAX_CRON:
         raise InvalidRequest(f"cron expression must have at most {MAX_CRON} characters, got {len(expression)}")
     try:
-        schedule = Cron(" ".join(expression.split()), ZoneInfo(tz))
+        schedule = Cron(" ".join(expression.split()), time_zone(tz))
         next(CronSim(schedule.expression, datetime.now(UTC)))
     except CronSimError as error:
         raise InvalidRequest(f"cron expression cannot be read: {expression!r}: {error}") from None
-    except (ZoneInfoNotFoundError, ValueError):
-        raise InvalidRequest(f"unknown time zone: {tz!r}") from None
     except StopIteration:
         raise InvalidRequest(f"cron expression must have a next run: {expression!r}") from None
     return schedule

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -38,7 +37,8 @@ from duetime.http.service import Budget
 from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
 from duetime.metrics.siblings import Siblings
-from duetime.model.errors import InvalidSettings
+from duetime.model.clock import time_zone
+from duetime.model.errors import InvalidSettings, InvalidTime
 from duetime.model.names import is_host
 from duetime.model.priority_shares import read_shares
 from duetime.model.settings import Settings
@@ -105,8 +105,8 @@ def read_zone(name: str) -> tzinfo | None:
     if not name:
         return None
     try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError):
+        return time_zone(name)
+    except InvalidTime:
         raise InvalidSettings(f"topic_timezone must be a time zone like Asia/Shanghai or UTC, got {name!r}") from None
 
 

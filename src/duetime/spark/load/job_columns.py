@@ -16,14 +16,13 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 from zlib import crc32
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
 
-from duetime.model.clock import MAX_DURATION, MAX_INSTANT, SECONDS
-from duetime.model.errors import InvalidSettings
+from duetime.model.clock import MAX_DURATION, MAX_INSTANT, SECONDS, time_zone
+from duetime.model.errors import InvalidSettings, InvalidTime
 from duetime.model.job import MAX_BODY, MAX_TRIES, Priority
 from duetime.model.names import MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_VALUE, MAX_ATTRIBUTES, MAX_ID, MAX_NAME
 from duetime.spark.load.options import IF_EXISTS, Action, LoadOptions
@@ -325,8 +324,8 @@ def read_zone(name: str) -> datetime.tzinfo:
         offset = datetime.timedelta(hours=hours, minutes=minutes, seconds=seconds)
         return datetime.timezone(-offset if sign == "-" else offset)
     try:
-        return ZoneInfo("UTC" if name == "Z" else name)
-    except (ZoneInfoNotFoundError, ValueError):
+        return time_zone("UTC" if name == "Z" else name)
+    except InvalidTime:
         raise InvalidSettings(f"this machine knows no time zone {name!r}: cast due_at to timestamp") from None
 
 

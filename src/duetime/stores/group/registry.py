@@ -193,7 +193,7 @@ async def _newest(copies: Iterable[tuple[int, Registry]]) -> tuple[int, Registry
 async def _refresh(first: Registry, copy: Registry) -> None:
     origin, record = await first.get(GROUP_COPY, ORIGIN), await copy.get(GROUP_COPY, STATE)
     state = _state(record) if record else CopyState()
-    if origin is None or state.busy_until > time.time():
+    if origin is None or 0 < state.busy_until - time.time() <= BUSY_S:  # a later time is one of a clock that was ahead
         return
     name = origin.value.decode()
     since = state.version if state.origin == name else 0

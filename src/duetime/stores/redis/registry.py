@@ -79,6 +79,8 @@ class RedisRegistry:
                 yield int(message or await self._read("GET", f"{keys.REGISTRY}:version") or 0)
             except StoreUnavailable:
                 continue  # the subscription is lost with the connection, and begins anew
+            except ValueError:
+                continue  # a message of another program
 
     async def increment(self, name: str, by: int = 1, *, life_ms: int = 0) -> Counter:
         now = "" if self._clock is None else self._clock.now_ms()

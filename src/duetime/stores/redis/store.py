@@ -15,7 +15,7 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 from redis.exceptions import OutOfMemoryError
 
-from duetime.model.clock import Clock
+from duetime.model.clock import MAX_INSTANT, Clock
 from duetime.model.errors import (
     DuetimeError,
     ExpiresBeforeDue,
@@ -403,14 +403,8 @@ class RedisStore:
 
     async def wakeups(self) -> AsyncIterator[Wake]:
         async for message in self._link.subscribe(keys.WAKE):
-            if message is None:
-                yield Wake()
-            else:
-                name, _, news = message.decode().partition(" ")
-                if news.startswith("r"):
-                    yield Wake(Queue.parse(name), results=tuple(filter(None, news[1:].split("\n"))))
-                else:
-                    yield Wake(Queue.parse(name), int(news))
+            if (wake := Wake() if message is None else _read_wake(message)) is not None:
+                yield wake
 
     # --- reading and administering
 
@@ -538,6 +532,18 @@ class RedisStore:
 
     async def close(self) -> None:
         await self._link.close()
+
+
+def _read_wake(message: bytes) -> Wake | None:
+    """None for a message of another program: any user of this Redis may publish on the channel."""
+    try:
+        name, _, text = message.decode().partition(" ")
+        if text.startswith("r"):
+            return Wake(Queue.parse(name), results=tuple(filter(None, text[1:].split("\n"))))
+        due_at = int(text)
+    except ValueError:
+        return None
+    return Wake(Queue.parse(name), due_at) if 0 <= due_at <= MAX_INSTANT else None
 
 
 async def _in_parts(

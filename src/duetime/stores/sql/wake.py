@@ -11,12 +11,12 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from duetime.model.clock import to_tick
+from duetime.model.clock import MAX_INSTANT, to_tick
 from duetime.model.errors import DuetimeError
 from duetime.model.names import Queue
 from duetime.stores.base import Wake, results_wake
@@ -148,7 +148,7 @@ class Announcement(Struct, frozen=True, array_like=True):
 
     sender: str
     registry_version: int
-    wakes: Sequence[tuple[str, str, int]] | None
+    wakes: Sequence[tuple[str, str, Annotated[int, Meta(ge=0, le=MAX_INSTANT)]]] | None
     results: Sequence[tuple[str, str, Sequence[str]]] = ()
 
 

@@ -1,11 +1,18 @@
-"""Lists of a group: the pages of its members are one list, with cursors that every store understands."""
+"""What a group makes of its members' lists and registries."""
+
+import time
+from functools import partial
+
+import msgspec
 
 from duetime.model.clock import ManualClock
 from duetime.model.job import NewJob, State
 from duetime.model.names import Queue
 from duetime.stores.base import Cursor, Push
+from duetime.stores.group.registry import STATE, CopyState
 from duetime.stores.group.store import GroupStore
 from duetime.stores.memory.store import MemoryStore
+from duetime.stores.registry import GROUP_COPY
 
 QUEUE = Queue("shop", "mail")
 
@@ -26,4 +33,23 @@ async def test_a_list_goes_on_after_any_job_of_any_member() -> None:
     for place, job in enumerate(everything):
         page = await group.list_jobs(QUEUE, State.DELAYED, cursor=str(Cursor.of(job)))
         assert [other.id for other in page.jobs] == names[place + 1 :]
+    await group.close()
+
+
+async def test_copies_of_the_registry_go_on_after_a_clock_that_was_ahead() -> None:
+    """A process whose clock was an hour ahead died while it wrote a copy."""
+    members = {name: MemoryStore() for name in "ab"}
+
+    async def open_member(name: str) -> MemoryStore:
+        return members[name]
+
+    group = await GroupStore.open("g", {name: partial(open_member, name) for name in members})
+    record = await members["b"].registry.get(GROUP_COPY, STATE)
+    assert record is not None
+    ahead = msgspec.structs.replace(msgspec.json.decode(record.value, type=CopyState), busy_until=time.time() + 3600)
+    await members["b"].registry.put(GROUP_COPY, STATE, msgspec.json.encode(ahead))
+
+    await group.registry.put("topic", "t", b"new")
+
+    assert [one.key for one in await members["b"].registry.list_records(f"{GROUP_COPY}:topic")] == ["t"]
     await group.close()
