@@ -338,6 +338,15 @@ async def test_events_of_one_kind_are_told_once_in_a_while(redis_url: str, postb
     assert {to for mail, _ in postbox.mails for to in mail} == {"ops@example.com", "team@example.com"}
 
 
+async def test_alerts_are_sent_in_chinese(redis_url: str, postbox: Postbox) -> None:
+    async with post({"default": redis_url}, redis_url, postbox) as one:
+        one.alerts.language = "zh"
+        await one.alerts.event("given_up", "a callback of order failed for good", "gave up after 3 attempts: 503")
+        await postbox.wait_for(1)
+    assert postbox.subjects == ["Duetime: order 的一个回调最终失败"]
+    assert postbox.text(0).startswith("尝试 3 次后放弃")
+
+
 async def test_events_do_not_pile_up_while_the_registry_is_down(start_redis: StartRedis, postbox: Postbox) -> None:
     server = start_redis()
     async with post({"default": server.url}, "", postbox) as one:

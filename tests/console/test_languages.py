@@ -56,6 +56,7 @@ def test_the_browser_s_language_is_taken_unless_another_was_picked() -> None:
     assert choose("", "fr-FR, zh-CN;q=0.9, en;q=0.8") == "zh"
     assert choose("en", "zh") == "en"
     assert choose("xx", "fr") == "en"
+    assert choose("xx", "fr", "zh") == "zh"
 
 
 STORES = ("PostgreSQL", "MySQL", "SQLite")

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from duetime.alerts.chinese import in_chinese
 from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import Clock, SystemClock
@@ -219,6 +220,8 @@ class Alerts:
         self._registry_copy = registry_copy
         self._repeat_s = repeat_s
         self._mail_domains = mail_domains
+        self.language = "en"
+        """That of what is sent: en or zh."""
         self._clock = clock or SystemClock()
         self._renewed: dict[str, tuple[int, float]] = {}
         self._sender = AlertSender()
@@ -370,6 +373,8 @@ class Alerts:
         everybody = list(dict.fromkeys([*settings.addresses, *of_topic]))
         if not everybody:
             return
+        if self.language == "zh":
+            title, text = in_chinese(title), in_chinese(text)
         task = asyncio.create_task(self._send(everybody, f"Duetime: {title}", text, settings.mail_server))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)

@@ -243,7 +243,11 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
 
 def _serve(services: ConsoleServices, route: ConsoleRoute) -> Callable[[Request], Awaitable[Response]]:
     async def serve(request: Request) -> Response:
-        language = choose(request.cookies.get(LANGUAGE, ""), request.headers.get("accept-language", ""))
+        language = choose(
+            request.cookies.get(LANGUAGE, ""),
+            request.headers.get("accept-language", ""),
+            services.parts.settings.language,
+        )
         visit = Visit(request, services, None, language)
         try:
             visit.session_or_none = await _session(services, request)

@@ -17,7 +17,7 @@ def catalogue(language: str) -> Mapping[str, str]:
     return {f"{section}.{name}": value for section, names in sections.items() for name, value in names.items()}
 
 
-def choose(cookie: str, accepted: str) -> str:
+def choose(cookie: str, accepted: str, default: str = DEFAULT) -> str:
     """The language that the visitor picked, else the first one that the browser accepts and the console has."""
     if cookie in LANGUAGES:
         return cookie
@@ -25,7 +25,7 @@ def choose(cookie: str, accepted: str) -> str:
         code = part.partition(";")[0].strip().lower().partition("-")[0]
         if code in LANGUAGES:
             return code
-    return DEFAULT
+    return default
 
 
 def say(language: str, key: str, **values: object) -> str:

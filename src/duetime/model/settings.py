@@ -253,6 +253,12 @@ class Settings:
     alert_mail_domains: str = _row(
         "", TEXT, "domains that topics may send alert mail to: example.com, example.org; none if empty"
     )
+    language: str = _row(
+        "en",
+        TEXT,
+        "en or zh: language of alerts, and of the console for browsers that prefer neither",
+        choices=("en", "zh"),
+    )
     access_log: bool = _row(False, SWITCH, "log each request; POST /accesslog on the admin API switches this")
     log_level: str = _row("info", TEXT, "least level that is logged", choices=("debug", "info", "warning", "error"))
     log_format: str = _row("console", TEXT, "format of log lines", choices=("console", "json"))

@@ -133,13 +133,15 @@ class Runtime:
     @cached_property
     def alerts(self) -> Alerts:
         """Sends alerts to people."""
-        return Alerts(
+        alerts = Alerts(
             lambda: self.pools.registry,
             self.registry_copy,
             deployment=self.settings.registry_store or self.settings.store,
             repeat_s=self.settings.alert_repeat.total_seconds(),
             mail_domains=mail_domains(self.settings),
         )
+        alerts.language = self.settings.language
+        return alerts
 
     @cached_property
     def callbacks(self) -> Callbacks:
