@@ -1,7 +1,8 @@
 """What the console says of stores, of the journal, of duties that hang and of topics whose receiver fails."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import msgspec
@@ -13,12 +14,14 @@ from duetime.client.topics import Topics
 from duetime.console.live import ProcessState
 from duetime.console.meter_samples import JournalLag
 from duetime.console.pages.overview import stuck_duties
+from duetime.console.settings_file import with_stores
 from duetime.stores.open import open_store
 from duetime.wire.payload import PAUSES, RESTARTS
 from duetime.wire.worker_beats import WorkerBeat, beat_name
 from duetime.worker.shared_counters import count
 from tests.console.visible_words import english_words
 from tests.plugins.ports import find_free_port
+from tests.plugins.redis_server import RedisServer
 from tests.plugins.serving import Served, serving
 from tests.plugins.until import until
 
@@ -66,6 +69,82 @@ async def test_a_member_of_a_group_drains_by_a_button_and_takes_jobs_again(site:
     log = page(site, "audit")
     assert '>Drain store</td><td class="wide">wide c</td>' in log
     assert '>End drain</td><td class="wide">wide c</td>' in log
+
+
+FILE = """# stores of the shop
+[pool.default]
+stores = { a = "redis://127.0.0.1:1/0" }  # the first one
+drain = [ ]
+
+[accounts]
+"""
+
+
+def test_a_store_is_added_to_one_line_of_the_settings_file_and_removed_again() -> None:
+    added = with_stores(FILE, "default", {"b": "redis://x:p@10.0.0.2/0"})
+    assert added is not None
+    assert added.count("\n") == FILE.count("\n")
+    assert "# stores of the shop\n" in added
+    assert 'stores = { a = "redis://127.0.0.1:1/0", b = "redis://x:p@10.0.0.2/0" }  # the first one\n' in added
+    assert with_stores(added, "default", {"b": None}) == FILE.replace("[ ]", "[]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[pool.default.stores]\na = "redis://a/0"\n',
+        '[pool]\ndefault = { stores = { a = "redis://a/0" } }\n',
+        '[pool."default"]\nstores = { a = "redis://a/0" }\n',
+        '[pool.default]\nstores.a = "redis://a/0"\n',
+    ],
+)
+def test_a_file_in_another_form_is_left_alone(text: str) -> None:
+    assert with_stores(text, "default", {"b": "redis://b/0"}) is None
+
+
+async def test_a_redis_is_added_takes_jobs_drains_and_is_removed(
+    tmp_path: Path, start_redis: Callable[..., RedisServer]
+) -> None:
+    first, second = start_redis(), start_redis()
+    (tmp_path / "duetime.toml").write_text(f'[pool.wide]\nstores = {{ a = "{first.url}" }}\n')
+    with serving(tmp_path, "--dev") as site:
+
+        def act(action: str, **fields: str) -> str:
+            answer = httpx.post(
+                f"{site.admin}/console/do/{action}",
+                data={"pool": "wide", "name": "b", "member": "b", **fields},
+                headers={"origin": site.admin},
+                follow_redirects=True,
+                timeout=60,
+            )
+            return answer.text
+
+        def shown() -> str:
+            try:
+                return page(site, "stores")
+            except httpx.HTTPError:  # the server applies its settings
+                return ""
+
+        wrong = act("add-store", url=f"redis://user:secret@127.0.0.1:{find_free_port()}/0", name="no name")
+        assert wrong.count('class="field-error"') == 1
+        assert 'value="no name"' in wrong
+        away = act("add-store", url=f"redis://user:secret@127.0.0.1:{find_free_port()}/0")
+        assert "store cannot be opened" in away
+        assert 'value="b"' in away
+        assert "secret" not in away.partition("cannot be opened")[2].partition("</span>")[0]
+        assert "must name a server" in act("add-store", url="sqlite:/etc/passwd")
+        added = act("add-store", url=second.url)
+        assert "takes no new jobs yet" in added, site.log.read_text()
+        await until(lambda: str(second.port) in shown() and "Take jobs again" in shown())
+        act("undrain")
+        await until(lambda: ">drains<" not in shown() and ">drained, empty<" not in shown())
+        assert "drain it first" in act("remove-store")
+        act("drain")
+        await until(lambda: "do/remove-store" in shown())
+        assert "is removed in a few seconds" in act("remove-store")
+        await until(lambda: "wide" in shown() and f":{second.port}/" not in shown().partition("</section>")[0])
+    assert str(second.port) not in (tmp_path / "duetime.toml").read_text()
+    assert "Traceback" not in site.log.read_text()
 
 
 async def test_past_alerts_are_shown(site: Served) -> None:

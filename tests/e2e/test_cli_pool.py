@@ -60,9 +60,9 @@ def test_the_console_adds_and_removes_a_pool(start_server: StartServer, redis_ur
     other = f"{redis_url.rpartition('/')[0]}/7"
     with httpx.Client(base_url=server.admin, follow_redirects=True) as browser:
         browser.headers["origin"] = server.admin
-        assert "eu" in browser.post("/console/do/pool-add", data={"name": "eu", "url": other}).text
+        assert "eu" in browser.post("/console/do/add-store", data={"name": "eu", "url": other}).text
         assert browser.get("/pools").json() == ["default", "eu"]
-        browser.post("/console/do/pool-remove", data={"pool": "eu"})
+        browser.post("/console/do/remove-pool", data={"pool": "eu"})
         assert browser.get("/pools").json() == ["default"]
 
 

@@ -5,7 +5,9 @@ policy without inline script or style; every POST must come from a page of the s
 and only loopback is answered.
 """
 
+import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -54,6 +56,7 @@ log = logging.getLogger("duetime.console")
 
 Handler = Callable[[Visit], Awaitable[Response]]
 
+SHARED_S = 1.0
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -71,12 +74,14 @@ HEADERS: Mapping[str, str] = {
 class ConsoleRoute:
     """`role` is the least role that is let in; None also lets in visitors who are not logged in. `form` is the page of
     an action's form: it is shown again, with what was typed and what is wrong with it, if the action is refused.
+    `is_shared`: the page is the same for all visitors with the same view.
     """
 
     path: str
     handler: Handler
     role: Role | None = Role.VIEWER
     form: Handler | None = None
+    is_shared: bool = False
 
 
 def everywhere(handler: Handler) -> Handler:
@@ -92,33 +97,33 @@ def everywhere(handler: Handler) -> Handler:
 
 PAGES: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/login", show_login, None),
-    ConsoleRoute("/", overview.show_overview),
+    ConsoleRoute("/", overview.show_overview, is_shared=True),
     ConsoleRoute("/live", overview.stream),
     ConsoleRoute("/search", search.search),
     ConsoleRoute("/time", job.show_time),
-    ConsoleRoute("/queues", queues.list_queues),
-    ConsoleRoute("/queue", queues.show_queue),
-    ConsoleRoute("/jobs", jobs.list_jobs),
+    ConsoleRoute("/queues", queues.list_queues, is_shared=True),
+    ConsoleRoute("/queue", queues.show_queue, is_shared=True),
+    ConsoleRoute("/jobs", jobs.list_jobs, is_shared=True),
     ConsoleRoute("/job", job.show_job),
     ConsoleRoute("/body", job.download_body),
     ConsoleRoute("/export", jobs.export),
     ConsoleRoute("/new", job.show_new, Role.OPERATOR),
     ConsoleRoute("/bulk", bulk.show_bulk, Role.OPERATOR),
     ConsoleRoute("/bulk-run", bulk.show_run),
-    ConsoleRoute("/failures", failures.show_failures),
+    ConsoleRoute("/failures", failures.show_failures, is_shared=True),
     ConsoleRoute("/failures-act", failures.preview_action, Role.OPERATOR),
     ConsoleRoute("/export-failures", failures.export),
-    ConsoleRoute("/batches", batches.show_batches),
-    ConsoleRoute("/schedules", schedules.show_schedules),
+    ConsoleRoute("/batches", batches.show_batches, is_shared=True),
+    ConsoleRoute("/schedules", schedules.show_schedules, is_shared=True),
     ConsoleRoute("/schedule", schedules.show_schedule, Role.OPERATOR),
     ConsoleRoute("/schedule-means", schedules.show_means, Role.OPERATOR),
-    ConsoleRoute("/topics", topics.list_topics),
-    ConsoleRoute("/topic", topics.show_topic),
+    ConsoleRoute("/topics", topics.list_topics, is_shared=True),
+    ConsoleRoute("/topic", topics.show_topic, is_shared=True),
     ConsoleRoute("/topic-new", topics.show_new_topic, Role.OPERATOR),
     ConsoleRoute("/topic-key", topics.check_key, Role.OPERATOR),
     ConsoleRoute("/topic-schedule", topics.show_schedule, Role.OPERATOR),
-    ConsoleRoute("/workers", workers.show_workers),
-    ConsoleRoute("/stores", everywhere(stores.show_stores)),
+    ConsoleRoute("/workers", workers.show_workers, is_shared=True),
+    ConsoleRoute("/stores", everywhere(stores.show_stores), is_shared=True),
     ConsoleRoute("/alerts", everywhere(alerts.show_alerts)),
     ConsoleRoute("/pipeline", everywhere(pipeline.show_pipeline)),
     ConsoleRoute("/report", everywhere(pipeline.show_report)),
@@ -167,8 +172,9 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/do/restart-workers", workers.restart_workers, Role.OPERATOR),
     ConsoleRoute("/do/pause-workers", workers.pause_workers, Role.OPERATOR),
     ConsoleRoute("/do/resume-workers", workers.resume_workers, Role.OPERATOR),
-    ConsoleRoute("/do/pool-add", everywhere(stores.add_pool), Role.ADMIN),
-    ConsoleRoute("/do/pool-remove", everywhere(stores.remove_pool), Role.ADMIN),
+    ConsoleRoute("/do/add-store", everywhere(stores.add_store), Role.ADMIN, everywhere(stores.show_stores)),
+    ConsoleRoute("/do/remove-store", everywhere(stores.remove_store), Role.ADMIN),
+    ConsoleRoute("/do/remove-pool", everywhere(stores.remove_pool), Role.ADMIN),
     ConsoleRoute("/do/drain", everywhere(stores.drain), Role.ADMIN),
     ConsoleRoute("/do/undrain", everywhere(stores.undrain), Role.ADMIN),
     ConsoleRoute("/do/add-address", alerts.add_address, Role.ADMIN, alerts.show_alerts),
@@ -183,6 +189,25 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/do/revoke-token", access.revoke_token, Role.ADMIN),
     ConsoleRoute("/do/limit", access.set_limit, Role.ADMIN),
 )
+
+
+class SharedPages:
+    """The refreshed parts of pages, each rendered once in a while for all visitors with the same view."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], tuple[float, asyncio.Task[Response]]] = {}
+
+    async def refresh(self, visit: Visit, handler: Handler) -> Response:
+        key, now = visit.view(), time.monotonic()
+        known = self._known.get(key)
+        if known is None or known[0] < now:
+            self._known = {view: one for view, one in self._known.items() if one[0] >= now}
+            known = self._known[key] = now + SHARED_S, asyncio.create_task(_answer(handler(visit)))
+        return await asyncio.shield(known[1])
+
+
+async def _answer(page: Awaitable[Response]) -> Response:
+    return await page
 
 
 def make_console(parts: ConsoleParts) -> ASGIApp:
@@ -203,12 +228,13 @@ def make_console(parts: ConsoleParts) -> ASGIApp:
         searches,
         make_environment(),
     )
+    shared = SharedPages()
     routes: list[BaseRoute] = [
-        *(Route(ROOT + one.path, _serve(services, one), methods=["GET"]) for one in PAGES),
-        *(Route(ROOT + one.path, _serve(services, one), methods=["POST"]) for one in ACTIONS),
+        *(Route(ROOT + one.path, _serve(services, one, shared), methods=["GET"]) for one in PAGES),
+        *(Route(ROOT + one.path, _serve(services, one, shared), methods=["POST"]) for one in ACTIONS),
         Route(ROOT, _to_overview),
         Mount(f"{ROOT}/static", StaticFiles(directory=FOLDER / "static"), name="static"),
-        Route(ROOT + "/{rest:path}", _serve(services, ConsoleRoute("", _no_such_page)), methods=["GET"]),
+        Route(ROOT + "/{rest:path}", _serve(services, ConsoleRoute("", _no_such_page), shared), methods=["GET"]),
     ]
     app = _with_headers(Starlette(routes=routes))
     return local_only(app) if parts.settings.dev else app
@@ -241,7 +267,9 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
     return serve
 
 
-def _serve(services: ConsoleServices, route: ConsoleRoute) -> Callable[[Request], Awaitable[Response]]:
+def _serve(
+    services: ConsoleServices, route: ConsoleRoute, shared: SharedPages
+) -> Callable[[Request], Awaitable[Response]]:
     async def serve(request: Request) -> Response:
         language = choose(
             request.cookies.get(LANGUAGE, ""),
@@ -260,7 +288,7 @@ def _serve(services: ConsoleServices, route: ConsoleRoute) -> Callable[[Request]
                     raise Forbidden(visit.say("error.role", role=visit.say(f"role.{route.role.name.lower()}")))
             if request.method == "POST":
                 await visit.read_form()
-            return await _handle(visit, route)
+            return await _handle(visit, route, shared)
         except DuetimeError as error:
             return _problem(visit, error)
         except (ClientGone, OSError):
@@ -272,7 +300,11 @@ def _serve(services: ConsoleServices, route: ConsoleRoute) -> Callable[[Request]
     return serve
 
 
-async def _handle(visit: Visit, route: ConsoleRoute) -> Response:
+async def _handle(visit: Visit, route: ConsoleRoute, shared: SharedPages) -> Response:
+    if visit.is_partial:
+        response = await (shared.refresh(visit, route.handler) if route.is_shared else route.handler(visit))
+        is_seen = response.headers.get("x-seen", "-") == visit.request.headers.get("x-seen")
+        return Response(status_code=204) if is_seen else response
     if route.form is None:
         return await route.handler(visit)
     try:

@@ -32,7 +32,7 @@ from duetime.model.job import MAX_BODY
 from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_POOL
 from duetime.model.priority_shares import PriorityShares
-from duetime.stores.base import Store
+from duetime.stores.base import Store, StoreInfo
 from duetime.stores.registry import POOL, Registry
 
 log = logging.getLogger("duetime.pools")
@@ -162,6 +162,9 @@ class Pools:
         """As `register_pool`, in this registry; pools of the settings keep their names."""
         fixed = set(self._pools) - set(await registered_pools(self.registry))
         await register_pool(self.registry, name, url, open_store=self._open_store, taken=fixed)
+
+    async def check_store(self, url: str) -> StoreInfo:
+        return await check_store(url, self._open_store)
 
     async def until_tried(self, names: Iterable[str]) -> None:
         """Wait a moment until each of them is open or has failed to open."""
@@ -306,6 +309,25 @@ async def registered_pools(registry: Registry) -> dict[str, str]:
     return {record.key: mask(record.value.decode()) for record in await registry.list_records(POOL)}
 
 
+async def check_store(url: str, open_store: OpenStore) -> StoreInfo:
+    """Open a store once. Raises InvalidRequest if it does not answer, or if other processes cannot reach it; and
+    InvalidSettings.
+    """
+    if any(scheme in url for scheme in LOCAL_SCHEMES):
+        raise InvalidRequest(f"store URL must name a server that every process can reach, got {mask(url)}")
+    try:
+        async with asyncio.timeout(FIRST_WAIT_S):
+            store = await open_store(url)
+            try:
+                return await store.ping()
+            finally:
+                await store.close()
+    except StoreUnavailable as error:
+        raise InvalidRequest(f"store cannot be opened: {error.message}") from None
+    except TimeoutError:
+        raise InvalidRequest(f"store did not answer within {FIRST_WAIT_S:.0f} s: {mask(url)}") from None
+
+
 async def register_pool(
     registry: Registry, name: str, url: str, *, open_store: OpenStore, taken: Collection[str] = ()
 ) -> dict[str, str]:
@@ -313,16 +335,7 @@ async def register_pool(
     check_pool_name(name)
     if name == DEFAULT_POOL or name in taken:
         raise Conflict(f"pool {name!r} is there already: change it in the settings")
-    if any(scheme in url for scheme in LOCAL_SCHEMES):
-        raise InvalidRequest(f"pool URL must name a server that every process can reach, got {mask(url)}")
-    try:
-        store = await open_store(url)
-        try:
-            await store.ping()
-        finally:
-            await store.close()
-    except StoreUnavailable as error:
-        raise InvalidRequest(f"pool {name!r} cannot be opened: {error.message}") from None
+    await check_store(url, open_store)
     try:
         await registry.put(POOL, name, url.encode(), if_version=0)
     except VersionConflict:
