@@ -111,6 +111,7 @@ class MeterSamples:
         self._minute: MeterSample | None = None
         self._sampled: tuple[float, MeterSample] | None = None
         self._sampling = asyncio.Lock()
+        self._now: tuple[MeterSample, tuple[RatePoint, Mapping[str, Mapping[Labels, float]]]] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "MeterSamples":
@@ -198,6 +199,8 @@ class MeterSamples:
     async def now(self) -> tuple[RatePoint, Mapping[str, Mapping[Labels, float]]]:
         """The rates since the latest sample of the history that is old enough to compare with, in all and by queue."""
         sample = await self._shared_sample()
+        if self._now is not None and self._now[0] is sample:
+            return self._now[1]
         known = list(self._recent)
         before = next((one for one in reversed(known) if sample.at - one.at >= self._sample_s / 2), None)
         before = before or (known[0] if known else sample)
@@ -208,7 +211,9 @@ class MeterSamples:
         }
         gain = gain_between(before, sample)
         rates = {name: count / gain.seconds for name, count in gain.counts.items()}
-        return RatePoint(gain.at, rates, quantile(gain.lateness, 0.5), quantile(gain.lateness, 0.99)), by_queue
+        point = RatePoint(gain.at, rates, quantile(gain.lateness, 0.5), quantile(gain.lateness, 0.99))
+        self._now = sample, (point, by_queue)
+        return self._now[1]
 
     async def lateness(self, queues: Sequence[Labels]) -> list[tuple[float | None, float | None]]:
         """Median and p99 in seconds of the jobs that were delivered since the last mark but one, for each queue."""

@@ -4,6 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import cached_property
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, pass_context
+from jinja2.bccache import Bucket
 from jinja2.runtime import Context
 from markupsafe import Markup
 from starlette.requests import Request
@@ -135,8 +137,26 @@ def _time(visit: "Visit", at: int, text: str) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(rfc3339(at), title, text)
 
 
+class CompiledTemplates(FileSystemBytecodeCache):
+    """Compiled templates are kept in a private folder of the temporary folder: to compile one takes 10 to 40 ms, and
+    the API would wait for it. A folder that cannot be written keeps no page from being shown.
+    """
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with suppress(OSError):
+            super().dump_bytecode(bucket)
+
+
+def _compiled_templates() -> CompiledTemplates | None:
+    try:
+        return CompiledTemplates()
+    except (OSError, RuntimeError):  # the folder cannot be made, or belongs to another user
+        return None
+
+
 def make_environment() -> Environment:
     environment = Environment(
+        bytecode_cache=_compiled_templates(),
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -328,6 +348,12 @@ class Visit:
             for group, pages in MENU
         ]
 
+    def view(self) -> tuple[object, ...]:
+        """Visitors with the same view see the same in the part of a page that is refreshed."""
+        session = self.session
+        preferences = (self.language, self.times, str(self.zone), self.scope)
+        return self._here(), session.role, session.pool, session.namespace, *preferences
+
     # --- what the request asks for
 
     async def read_form(self) -> None:
@@ -385,13 +411,11 @@ class Visit:
             now=self.now,
             **data,
         )
-        if SEEN in text:
-            digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-            if self.is_partial and self.request.headers.get("x-seen") == digest:
-                return Response(status_code=204)  # nothing has changed
-            text = text.replace(SEEN, digest)
         refused = self.errors and self.request.method == "POST"
-        response = HTMLResponse(text, 422 if refused and status == 200 else status)
+        digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest() if SEEN in text else ""
+        response = HTMLResponse(text.replace(SEEN, digest), 422 if refused and status == 200 else status)
+        if digest:
+            response.headers["x-seen"] = digest
         if notice:
             response.delete_cookie(NOTICE, path=ROOT)
         return response
