@@ -17,7 +17,7 @@ promises for one job holds as on any store. Where both tiers are concerned, a ti
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -56,16 +56,15 @@ from duetime.stores.base import (
     Send,
     Store,
     StoreInfo,
-    Wake,
     Withdrawal,
     get_all,
     part_of,
 )
-from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
+from duetime.stores.finishes import Finish, Finished
+from duetime.stores.forwarding import ForwardingStore
 from duetime.stores.group.member import PROBLEMS, Member
 from duetime.stores.group.store import add_totals, merge_reaped
 from duetime.stores.group.verbs import join_parts, kept, merge_pages, with_kept
-from duetime.stores.registry import Registry
 from duetime.stores.tiered.tiers import LATE_MS, MARGIN_MS, Promoter, Tiers
 
 T = TypeVar("T")
@@ -76,13 +75,16 @@ _Share = tuple[bool, int, Sequence[int]]
 """Whether it goes to cold, the number of the request, and the positions of its jobs."""
 
 
-class TieredStore:
-    """`promoter` runs in the background once it is started."""
+class TieredStore(ForwardingStore):
+    """Verbs on jobs that a consumer holds, on results and on dead letters go to hot alone. `promoter` runs in the
+    background once it is started.
+    """
 
     def __init__(self, tiers: Tiers, *, spill: bool) -> None:
+        super().__init__(tiers.hot)
         self._tiers, self._hot, self._cold, self._spill = tiers, tiers.hot, tiers.cold, spill
         self.promoter = Promoter(tiers)
-        self.one_job: OneJob | None = TieredOneJob(self._hot.one_job, tiers) if self._hot.one_job else None
+        self.one_job = TieredOneJob(self._hot.one_job, tiers) if self._hot.one_job else None
 
     @classmethod
     async def open(
@@ -107,10 +109,6 @@ class TieredStore:
         if clock is None:
             tiered.promoter.start()
         return tiered
-
-    @property
-    def registry(self) -> Registry:
-        return self._hot.registry
 
     # --- push
 
@@ -206,14 +204,6 @@ class TieredStore:
         with suppress(*PROBLEMS):  # the promoter will do it
             await self._tiers.promote(queue, await self._tiers.read_cold(queue, near))
 
-    # --- jobs that a consumer holds: hot alone
-
-    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
-        return await self._hot.reserve(queue, asks)
-
-    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
-        return await self._hot.ack(queue, leases)
-
     async def finish(
         self, queue: Queue, finishes: Sequence[Finish]
     ) -> Sequence[Finished | LeaseLost | DuetimeError | None]:
@@ -228,27 +218,6 @@ class TieredStore:
         sent = [msgspec.structs.replace(one, then=[job for job in one.then if job.id not in taken]) for one in finishes]
         answers = await self._hot.finish(queue, sent)
         return [with_kept(one, answer, taken) for one, answer in zip(finishes, answers, strict=True)]
-
-    async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
-        return await self._hot.results(queue, ids)
-
-    async def joins(self, queue: Queue, *, after: str = "") -> Sequence[JoinCount]:
-        return await self._hot.joins(queue, after=after)
-
-    async def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
-        await self._hot.raise_joins(queue, joins)
-
-    async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
-        return await self._hot.release(lease, delay_ms, error)
-
-    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
-        return await self._hot.give_back(lease, delay_ms)
-
-    async def kill(self, lease: Lease, error: str = "") -> Moved:
-        return await self._hot.kill(lease, error)
-
-    async def extend(self, lease: Lease, ttr_ms: int) -> int:
-        return await self._hot.extend(lease, ttr_ms)
 
     # --- jobs by id: what hot does not have is brought there from cold
 
@@ -332,12 +301,6 @@ class TieredStore:
                 parts.append(await self._cold.call(lambda store: store.reap(left, recorded=recorded)))
         return merge_reaped(parts)
 
-    def wakeups(self) -> AsyncIterator[Wake]:
-        return self._hot.wakeups()
-
-    async def heads(self, queues: Sequence[Queue], *, waiting: bool = False) -> Sequence[int | None]:
-        return await self._hot.heads(queues, waiting=waiting)
-
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
         ids = ids[:STEP_JOBS]
         found = list(await self._hot.get(queue, ids))
@@ -385,17 +348,6 @@ class TieredStore:
             with suppress(*PROBLEMS):
                 found |= set(await self._cold.call(lambda store: store.queues(namespace)))
         return sorted(found)
-
-    async def respawn(
-        self,
-        queue: Queue,
-        *,
-        ids: Sequence[str] | None = None,
-        limit: int = 1,
-        ttl_ms: int = 0,
-        tries: int | None = None,
-    ) -> Sequence[Moved | StoreUnavailable]:
-        return await self._hot.respawn(queue, ids=ids, limit=limit, ttl_ms=ttl_ms, tries=tries)
 
     async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
         """Jobs that are promoted at that moment may stay."""
