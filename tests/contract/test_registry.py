@@ -27,7 +27,7 @@ async def changes(registry: Registry, since: int = 0) -> Changes:
     """With records and deletions in an order of our own: the contract gives none."""
     found = as_lists(await registry.changes(since))
     records = sorted(found.records, key=lambda record: (record.kind, record.key))
-    return Changes(found.version, records, sorted(map(tuple, found.deleted)), found.whole)
+    return Changes(found.version, records, sorted(map(tuple, found.deleted)), found.is_complete)
 
 
 # --- records
@@ -226,14 +226,14 @@ async def test_who_was_away_for_too_many_deletions_is_told_to_start_anew(registr
 
     # Then that copy is to be dropped: the answer has all records there are
     answer = await registry.changes(before)
-    assert (answer.version, answer.whole, list(answer.deleted)) == (last.version, True, [])
+    assert (answer.version, answer.is_complete, list(answer.deleted)) == (last.version, True, [])
     assert [record for record in answer.records if record.kind == "kind"] == [kept, last]
     afresh = await registry.changes()
-    assert (afresh.whole, [record for record in afresh.records if record.kind == "kind"]) == (True, [kept, last])
+    assert (afresh.is_complete, [record for record in afresh.records if record.kind == "kind"]) == (True, [kept, last])
 
     # ... and a copy that knows of the first deletion only needs the others
     followed = await changes(registry, before + 1)
-    assert (followed.whole, followed.records, len(followed.deleted)) == (False, [last], MAX_TOMBSTONES)
+    assert (followed.is_complete, followed.records, len(followed.deleted)) == (False, [last], MAX_TOMBSTONES)
 
 
 async def test_a_record_that_comes_again_is_not_among_the_deleted(registry: Registry) -> None:
@@ -241,7 +241,7 @@ async def test_a_record_that_comes_again_is_not_among_the_deleted(registry: Regi
         await registry.put("kind", "same", str(n).encode())
         await registry.delete("kind", "same")
     deleted = await changes(registry, 1)
-    assert (deleted.records, deleted.deleted, deleted.whole) == ([], [("kind", "same")], False)
+    assert (deleted.records, deleted.deleted, deleted.is_complete) == ([], [("kind", "same")], False)
     again = await registry.put("kind", "same", b"again")
     assert await changes(registry, 1) == Changes(again.version, [again], [])
 

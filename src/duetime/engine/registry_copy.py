@@ -96,12 +96,12 @@ class RegistryCopy:
             changes = await registry.changes(self._version)
             if changes.version < self._version:
                 # The registry was wiped, or is another one: no record of this copy holds any more.
-                changes = msgspec.structs.replace(await registry.changes(0), whole=True)
+                changes = msgspec.structs.replace(await registry.changes(0), is_complete=True)
         except DuetimeError as error:
             self._error = error
         else:
             changed = {record.kind for record in changes.records} | {kind for kind, _ in changes.deleted}
-            if changes.whole:
+            if changes.is_complete:
                 changed |= {kind for kind, _ in self._records}
                 self._records.clear()
             for kind in changed:

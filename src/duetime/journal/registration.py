@@ -249,7 +249,7 @@ class NodeRegistration:
         changes = await self._store.registry.changes(self._version)
         if changes.version < self._version:
             return  # the store was wiped a moment ago: the copy is still needed
-        if changes.whole:
+        if changes.is_complete:
             self._copied.clear()
         for kind, node in changes.deleted:
             if kind == NODE_KIND:

@@ -35,14 +35,14 @@ MAX_TOMBSTONES = 500
 class Changes(Struct, frozen=True):
     """Everything written after `since`: the records as they are now, and the (kind, key) of those that are gone.
 
-    `whole`: more was deleted since then than the registry remembers. `records` then holds every record there is, and
-    any other record that the caller knows is gone.
+    `is_complete`: more was deleted since then than the registry remembers. `records` then has every record, and any
+    other record that the caller knows is gone.
     """
 
     version: int
     records: Sequence[Record]
     deleted: Sequence[tuple[str, str]]
-    whole: bool = False
+    is_complete: bool = False
 
 
 class Counter(Struct, frozen=True):
@@ -79,7 +79,7 @@ class Registry(Protocol):
         """What changed after version `since`, and the version to ask from next time. Each key once.
 
         The last MAX_TOMBSTONES deletions are remembered; a caller that asks from before them gets every record, and
-        `whole` is set.
+        `is_complete` is set.
         """
         ...
 

@@ -87,7 +87,7 @@ def _refuse_existing(path: Path) -> None:
 
 
 async def write_backup(store: Store, path: Path, progress: Done = lambda jobs: None) -> BackupSummary:
-    """Write the file under a hidden name, and give it its name when it is whole. Raises Conflict if it exists."""
+    """Write the file under a hidden name, and rename it when it is complete. Raises Conflict if it exists."""
     _refuse_existing(path)
     handle, aside = tempfile.mkstemp(".part", f".{path.name}.", path.parent)  # a new file with mode 0600
     try:
@@ -144,7 +144,7 @@ async def _write_queue(store: Store, queue: Queue, writer: BackupWriter, progres
 
 
 def read_backup(path: Path) -> Iterator[BackupLine]:
-    """All lines. Raises InvalidRequest at the first sign that the file is not a whole backup."""
+    """All lines. Raises InvalidRequest at the first sign that the file is no complete backup."""
     digest, last = hashlib.sha256(), None
     try:
         with gzip.open(path, "rb") as stream:
@@ -168,7 +168,7 @@ def read_backup(path: Path) -> Iterator[BackupLine]:
 
 
 def check_backup(path: Path) -> BackupSummary:
-    """Read all of it. Raises InvalidRequest if it is not whole."""
+    """Read all of it. Raises InvalidRequest if it is not complete."""
     jobs, records, summary = 0, 0, BackupSummary(0, 0, 0, "")
     ids = set[str]()
     for line in read_backup(path):

@@ -20,7 +20,7 @@ MARK_LIFE_MS = 2 * DAY_MS
 """How long after a crash a run can be repeated and puts nothing back twice."""
 NEVER = MAX_INSTANT
 STEP_REQUESTS = 100
-"""So many jobs go in one call: each has a mark, and producers of the same queue wait for the call to end."""
+"""The most jobs of one call: each has a mark, and producers of the same queue wait for the call to end."""
 
 
 def seen_due(job: Job) -> int:

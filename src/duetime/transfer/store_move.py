@@ -36,7 +36,7 @@ from duetime.transfer.registry_records import (
 )
 
 CURRENT = "current"
-LOOK_EVERY_S = 0.2
+PASS_EVERY_S = 0.2
 STATES = (State.READY, State.DELAYED, State.DEAD)
 STALE_MS = MARK_LIFE_MS - MARK_LIFE_MS // 24
 
@@ -155,7 +155,7 @@ class StoreMove:
             if not moved and not follow() and (is_late or not left.leased):
                 break
             if not moved:
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(PASS_EVERY_S)
         await self._end(report, counts)
         return report
 
@@ -173,7 +173,7 @@ class StoreMove:
                 )
             if here.now - self._run.at > STALE_MS:
                 raise Conflict(
-                    f"the move to {self._run.to} stopped two days ago, and the marks of its last batch are gone: look "
+                    f"the move to {self._run.to} stopped two days ago, and the marks of its last batch are gone: check "
                     "which jobs of the source are at the target, cancel them at the source, and then delete the record "
                     f"of the kind {MOVE!r}"
                 )

@@ -2,7 +2,7 @@
 
 A layout is the set of members that took new jobs at a time. A job's home is the member with the highest hash of
 (member, queue, id); adding or removing one member moves the homes of that member's share and of no other job. A job
-that was pushed under an earlier layout stays where it is. So a job is looked for at its home and then at its earlier
+that was pushed under an earlier layout stays where it is. So a job is searched at its home and then at its earlier
 homes; for most jobs these are the same member.
 
 Only the part of an id before the first `~>` counts. So `order-7`, `order-7~>mail` and `order-7~>mail~>2` have the same

@@ -213,7 +213,7 @@ class Members:
         current = await self._wanted_layout(store)
         if current == self._layouts.current:
             return
-        # All processes must look for jobs at their new homes before this one pushes to them.
+        # All processes must search jobs at their new homes before this one pushes to them.
         self._announced = [current]
         await self.ask(self._write)
         await asyncio.sleep(SETTLE_S)

@@ -101,7 +101,7 @@ class GroupRegistry:
         try:
             if since < FROM_COPY:
                 return await self._first.changes(since)
-            return msgspec.structs.replace(await self._first.changes(0), deleted=(), whole=True)
+            return msgspec.structs.replace(await self._first.changes(0), deleted=(), is_complete=True)
         except PROBLEMS as problem:
             place, copy = await self._copy(problem)
             base = place * FROM_COPY
@@ -109,7 +109,7 @@ class GroupRegistry:
             if 0 < seen < FROM_COPY and (found := await copy.changes(seen)).version == seen:
                 return Changes(since, (), ())
             found = await copy.changes(0)
-            return Changes(base + found.version, _originals(found.records), (), whole=True)
+            return Changes(base + found.version, _originals(found.records), (), is_complete=True)
 
     async def watch(self) -> AsyncIterator[int]:
         up = next((member for member in self._members if member.is_up), self._members[0])
@@ -207,10 +207,10 @@ async def _refresh(first: Registry, copy: Registry) -> None:
             await _apply(first, copy, one)
         changes = await first.changes(since)
         if changes.version < since or not since:
-            changes = msgspec.structs.replace(await first.changes(0), whole=True)
+            changes = msgspec.structs.replace(await first.changes(0), is_complete=True)
         originals = [one for one in changes.records if not one.kind.startswith(_OWN)]
         gone = set(changes.deleted)
-        if changes.whole:
+        if changes.is_complete:
             gone = {(one.kind, one.key) for one in _originals((await copy.changes(0)).records)}
             gone -= {(one.kind, one.key) for one in originals}
         for one in originals:

@@ -30,7 +30,7 @@ from duetime.stores.group.members import Members
 
 # --- find
 #
-# A job is looked for at its homes. If it is at none of them, the layouts that other processes use are read again, and
+# A job is searched at its homes. If it is at none of them, the layouts that other processes use are read again, and
 # then every other member is asked. If a home cannot answer, its jobs do not count as gone: the answer is
 # StoreUnavailable with that member's problem.
 
@@ -98,8 +98,8 @@ class _Search:
         for name, found in answers.found.items():
             for place, answer in zip(turn[name], found, strict=True):
                 # LeaseLost replaces no earlier answer: that another member cannot be asked says more.
-                is_news = answer is not None and not isinstance(answer, LeaseLost)
-                if is_news or (answer is not None and self.answers[place] is None):
+                is_answer = answer is not None and not isinstance(answer, LeaseLost)
+                if is_answer or (answer is not None and self.answers[place] is None):
                     self.answers[place] = answer
         return {place: problem for name, problem in answers.problems.items() for place in turn[name]}
 
@@ -135,7 +135,7 @@ async def _candidates(members: Members, lease: Lease) -> AsyncIterator[tuple[str
 
 # --- push
 #
-# Each job goes to its home, or to the member where it lives already. A job whose home has changed is looked for at its
+# Each job goes to its home, or to the member where it lives already. A job whose home has changed is searched at its
 # earlier homes first. If one of those cannot be asked, and its home does not know the job, then it is unknown whether
 # the id is free: the request is refused, so that an id never exists twice.
 
@@ -179,7 +179,7 @@ async def push(members: Members, queue: Queue, requests: Sequence[Push]) -> list
 
 
 async def _places(members: Members, queue: Queue, ids: set[str]) -> Places:
-    """Only the few ids whose home has changed are looked for."""
+    """Searches only the few ids whose home has changed."""
     places: dict[str, str] = {}
     moved: dict[str, list[str]] = {}
     for job_id in ids:
@@ -203,7 +203,7 @@ async def _places(members: Members, queue: Queue, ids: set[str]) -> Places:
 async def _find_members(
     members: Members, queue: Queue, ids_by_name: dict[str, list[str]]
 ) -> tuple[dict[str, str], dict[str, MemberProblem]]:
-    """The member that has each id, and the problem for ids that could not be looked for."""
+    """The member that has each id, and the problem for ids that could not be searched."""
 
     async def get(ids: list[str], store: Store) -> Sequence[Job | None]:
         return await get_all(store, queue, ids)

@@ -54,7 +54,7 @@ class MemoryRegistry:
 
     async def changes(self, since: int = 0) -> Changes:
         if since < self._forgotten:
-            return Changes(self._version, sorted(self._records.values(), key=lambda r: r.version), [], whole=True)
+            return Changes(self._version, sorted(self._records.values(), key=lambda r: r.version), [], is_complete=True)
         records = sorted((r for r in self._records.values() if r.version > since), key=lambda r: r.version)
         deleted = sorted((version, name) for name, version in self._deleted.items() if version > since)
         return Changes(self._version, records, [name for _, name in deleted])

@@ -127,7 +127,7 @@ class MysqlSession(ServerSession):
         raise TypeError(f"{type(value)} is no value for MySQL")
 
 
-class NewsSession(MysqlSession):
+class AnnouncementSession(MysqlSession):
     """Runs each statement by itself: a poll is one statement, and a transaction around it would be three more.
 
     Each has its own packet: outside a transaction, the server would never end a session that waits for the rest of one.

@@ -13,14 +13,14 @@ from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError
 from duetime.stores.base import Wake
 from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connection
-from duetime.stores.mysql.session import MysqlSession, NewsSession
+from duetime.stores.mysql.session import AnnouncementSession, MysqlSession
 from duetime.stores.sql.server_store import ServerStore
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.wake import POLL_S, Announcement, AnnouncingHub, encode_announcement
 
 log = logging.getLogger("duetime.mysql")
 
-POLL_NEWS_S = 0.02
+POLL_ANNOUNCEMENTS_S = 0.02
 KEPT = 1_000
 """How many announcements stay in the table."""
 SWEEP = 100
@@ -29,8 +29,8 @@ GAP_S = 2.0
 """How long polls ask for a number that was passed over: its transaction may commit after that of a higher number."""
 
 
-class NewsLink(MysqlLink):
-    """Shares its failovers with `main`, the link of the store's steps: reading news works on a replica, too."""
+class AnnouncementLink(MysqlLink):
+    """Shares its failovers with `main`, the link of the store's steps: a replica answers polls, too."""
 
     def __init__(self, address: MysqlAddress, main: MysqlLink) -> None:
         super().__init__(address, None)
@@ -45,14 +45,14 @@ class NewsLink(MysqlLink):
         self._main.failed_over_at = at
 
     def connect(self) -> MysqlSession:
-        return NewsSession(open_connection(self._address), self._queries)
+        return AnnouncementSession(open_connection(self._address), self._queries)
 
 
 class MysqlWakeHub(AnnouncingHub):
     """`read_version` reads the registry's version."""
 
     def __init__(self, address: MysqlAddress, main: MysqlLink, read_version: Callable[[], Awaitable[int]]) -> None:
-        super().__init__("mysql", NewsLink(address, main), read_version)
+        super().__init__("mysql", AnnouncementLink(address, main), read_version)
         self._last: int | None = None
         self._missing: dict[int, float] = {}
         # Counted from anywhere, so that processes which announce only a few times delete old ones as well.
@@ -78,7 +78,7 @@ class MysqlWakeHub(AnnouncingHub):
             try:
                 await self._poll_once()
                 self._listening_now.set()
-                await self._rest(POLL_NEWS_S)
+                await self._rest(POLL_ANNOUNCEMENTS_S)
             except DuetimeError as error:
                 # Announcements may be missed until the server answers again: then every queue is checked.
                 log.warning("mysql_listener_lost", extra={"error": str(error)})
@@ -93,8 +93,8 @@ class MysqlWakeHub(AnnouncingHub):
             self._deliver(Wake())
             return
         asked = {"last": self._last, "missing": list(self._missing)}
-        news = await self._sender.run(lambda step: step.fetch("announcements_since", **asked))
-        for number, message in news:
+        rows = await self._sender.run(lambda step: step.fetch("announcements_since", **asked))
+        for number, message in rows:
             self._miss(number)
             self._receive(message)
 

@@ -134,7 +134,7 @@ class PostgresSession(ServerSession):
         self.connection.close()
 
     def _check(self) -> None:
-        # An idle server sends nothing but its farewell.
+        # An idle server sends nothing but the notice that it ends the connection.
         while self._socket.poll(0):
             self._pgconn.consume_input()
             self._pgconn.is_busy()

@@ -70,8 +70,8 @@ class RedisRegistry:
                 else:
                     records[kind, key] = _record(kind, key, value)
             if len(flat) < 3 * PAGE:
-                whole = known_forgotten > 0
-                return Changes(version, list(records.values()), [] if whole else list(deleted), whole)
+                is_complete = known_forgotten > 0
+                return Changes(version, list(records.values()), [] if is_complete else list(deleted), is_complete)
 
     async def watch(self) -> AsyncIterator[int]:
         async for message in self._link.subscribe(keys.REGISTRY_CHANGED):

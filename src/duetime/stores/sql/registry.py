@@ -92,7 +92,7 @@ def _changes(step: Step, since: int) -> Changes:
     (forgotten,) = step.fetch_one("forgotten_version")
     if since < forgotten:
         rows = step.fetch("records_since", since=0)
-        return Changes(version, [Record(*row) for row in rows if row[2] is not None], [], whole=True)
+        return Changes(version, [Record(*row) for row in rows if row[2] is not None], [], is_complete=True)
     rows = step.fetch("records_since", since=since)
     records = [Record(*row) for row in rows if row[2] is not None]
     return Changes(version, records, [(kind, key) for kind, key, value, _ in rows if value is None])

@@ -199,7 +199,7 @@ LIMIT %(limit)s;
 SELECT id FROM dt.jobs FORCE INDEX (PRIMARY) WHERE queue = %(queue)s LIMIT %(limit)s;
 
 -- name: last_born
--- description: The highest born among the jobs that a queue holds; looks at each.
+-- description: The highest born among the jobs that a queue holds; reads each.
 SELECT max(born) FROM dt.jobs FORCE INDEX (PRIMARY) WHERE queue = %(queue)s;
 
 -- name: keep_result

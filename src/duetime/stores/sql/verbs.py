@@ -245,7 +245,7 @@ def respawn(
     return moved
 
 
-# --- whole queues
+# --- queues
 
 
 def purge(step: Step, queue: Queue, states: Sequence[State], limit: int | None) -> Purged:
@@ -301,7 +301,7 @@ def configure(step: Step, queue: Queue, change: RulesChange) -> QueueRules:
 
 
 def reap(step: Step, limit: int) -> Reaped:
-    """A whole round of the reaper in one step, for a database that has one writer at a time anyway."""
+    """A round of the reaper in one step, for a database that has one writer at a time anyway."""
     moved: dict[Queue, Sequence[Moved]] = {}
     left = limit
     for queue in queues_to_reap(step, limit):
@@ -365,7 +365,7 @@ def sweep_what_has_ended(step: Step) -> None:
 
 
 def forget_queues(step: Step) -> None:
-    """Remove rows of purged or forgotten queues. The highest of their floors is kept for the whole store."""
+    """Remove rows of purged or forgotten queues. The highest of their floors is kept for the store."""
     if removable := step.fetch("removable_queues", before=step.now - PURGED_MS, limit=STEP_JOBS):
         step.remove_queues([queue_id for queue_id, _ in removable])
         step.execute("forget_floor", floor=max(floor for _, floor in removable))

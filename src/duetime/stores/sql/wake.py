@@ -1,7 +1,7 @@
 """The hubs that hand wakes and versions of the registry to the listeners in this process, and to other processes.
 
-How news come from other processes is a matter of the dialect, which derives its hub. Where they are polled for, that
-happens often only while somebody waits: the store knows it by a reserve that found no job, by `heads` with `waiting`,
+Each dialect derives its hub, which receives what other processes announce. Where the hub polls for it, it polls often
+only while somebody waits: the store knows it by a reserve that found no job, by `heads` with `waiting`,
 which the engine calls every second for queues with waiting consumers, and by `results`.
 """
 
@@ -30,7 +30,7 @@ IDLE_POLL_S = 1.0
 
 
 class WakeHub(ABC):
-    """Hands news to every listener in this process. Belongs to one event loop; idle while nobody listens."""
+    """Hands wakes and versions to the listeners in this process. Belongs to one event loop; idle without listeners."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -60,7 +60,7 @@ class WakeHub(ABC):
 
     @abstractmethod
     async def _join(self) -> None:
-        """Called for each new listener: begin to receive news if that has not begun, and catch up with the store."""
+        """Called for each new listener: receive announcements from now on, and catch up with the store."""
 
     @abstractmethod
     def _stop(self) -> None:
@@ -244,17 +244,17 @@ class AnnouncingHub(WakeHub):
     def _receive(self, payload: str) -> bool:
         """Pass on what another process has posted; True if this process has."""
         try:
-            news = _decode(payload)
+            announcement = _decode(payload)
         except msgspec.MsgspecError:
             return False  # anybody may post
-        if news.sender == self._own:
+        if announcement.sender == self._own:
             return True
-        self._see_version(news.registry_version)
-        if news.wakes is None:
+        self._see_version(announcement.registry_version)
+        if announcement.wakes is None:
             self._deliver(Wake())
-        for namespace, name, due_at in news.wakes or ():
+        for namespace, name, due_at in announcement.wakes or ():
             self._deliver(Wake(Queue(namespace, name), due_at))
-        for namespace, name, ids in news.results:
+        for namespace, name, ids in announcement.results:
             self._deliver(Wake(Queue(namespace, name), results=tuple(ids)))
         return False
 

@@ -24,7 +24,7 @@ from duetime.stores.sql.threads import QueuedStep
 from duetime.stores.sqlite.connection import ForkGuard, WriteLock, is_unknown, translate
 from duetime.stores.sqlite.disk import DiskReserve
 from duetime.stores.sqlite.step import SqliteStep
-from duetime.stores.sqlite.wake import News, SqliteWakeHub
+from duetime.stores.sqlite.wake import NumberedAnnouncement, SqliteWakeHub
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class BlockingSqlite:
         *,
         write_lock: WriteLock,
         disk: DiskReserve,
-        announce: Callable[[News], None],
+        announce: Callable[[NumberedAnnouncement], None],
     ) -> None:
         self._connect, self._clock, self._announce = connect, clock, announce
         self._write_lock, self._disk = write_lock, disk
@@ -135,9 +135,9 @@ class BlockingSqlite:
             with self._guard.in_use:
                 if self._connection is None or self._is_closed or not self._write_lock.is_free():
                     return None
-                news = self._transact(self._connection, operation, done)
-            for one in news:
-                self._announce(one)
+                announcements = self._transact(self._connection, operation, done)
+            for announcement in announcements:
+                self._announce(announcement)
             return done[0] if done else None
         except sqlite3.Error as error:
             if is_unknown(error):
@@ -150,7 +150,7 @@ class BlockingSqlite:
 
     def _transact(
         self, connection: sqlite3.Connection, operation: Callable[[SqliteStep], T | None], done: list[T]
-    ) -> Sequence[News]:
+    ) -> Sequence[NumberedAnnouncement]:
         """Puts the answer into `done` before the commit: an exception may come right behind it."""
         step = SqliteStep(connection, self._clock.now_ms())
         try:
@@ -164,7 +164,7 @@ class BlockingSqlite:
             if self._guard.roll_back():
                 done.clear()
             raise
-        return step.news
+        return step.announcements
 
     def _wait_until_open(self) -> None:
         if (opener := self._opener) is not None:

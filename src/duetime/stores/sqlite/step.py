@@ -26,7 +26,7 @@ from duetime.stores.sql.rows import (
 )
 from duetime.stores.sql.step import TOTALS, QueueNumbers, Step, set_aside
 from duetime.stores.sqlite.connection import QUERIES
-from duetime.stores.sqlite.wake import News, news_of
+from duetime.stores.sqlite.wake import NumberedAnnouncement, numbered
 
 _INSERTS = [(size, for_rows(QUERIES["insert_job"], size)) for size in (64, 16, 4, 1)]
 _FOR_ONE_ID = {name: for_one_id(query) for name, query in QUERIES.items() if "json_each(:ids)" in query}
@@ -50,7 +50,7 @@ class SqliteStep(Step):
         super().__init__()
         self.connection, self._changes = connection, connection.total_changes
         self._now = now
-        self.news: list[News] = []
+        self.announcements: list[NumberedAnnouncement] = []
         """Announcements that a fast path has counted already."""
 
     @property
@@ -116,7 +116,7 @@ class SqliteStep(Step):
         execute(QUERIES["count_plain_push"], {"queue": queue_id, "born": born, "now": now, "reap_by": reap_by})
         if not execute(QUERIES["has_earlier"], {"queue": queue_id, "due_at": due_at, "id": job.id}).fetchone()[0]:
             (number,) = execute(QUERIES["count_wake"]).fetchone()
-            self.news.append(news_of(number, 0, [Wake(queue, due_at)]))
+            self.announcements.append(numbered(number, 0, [Wake(queue, due_at)]))
         return (Pushed((Moved(Event.ACCEPTED, job.id, born, 0, due_at),), now),)
 
     def fast_reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:

@@ -44,7 +44,7 @@ from duetime.stores.sqlite.disk import (
 )
 from duetime.stores.sqlite.one_job import BlockingSqlite, SqliteOneJob
 from duetime.stores.sqlite.step import SqliteStep
-from duetime.stores.sqlite.wake import Mailboxes, Meta, News, SqliteWakeHub, news_of
+from duetime.stores.sqlite.wake import Mailboxes, Meta, NumberedAnnouncement, SqliteWakeHub, numbered
 
 log = logging.getLogger("duetime.sqlite")
 
@@ -120,16 +120,16 @@ class SqliteLink(DatabaseLink):
         checkpoint(session.connection)
         return True
 
-    def before_commit(self, session: SqliteSession, steps: Sequence[Step]) -> Sequence[News] | None:
+    def before_commit(self, session: SqliteSession, steps: Sequence[Step]) -> Sequence[NumberedAnnouncement] | None:
         """Counts the transactions that announce something, so that other processes notice a lost datagram. Statements
         for one job have counted theirs already.
         """
-        found = [news for step in steps if isinstance(step, SqliteStep) for news in step.news]
+        found = [one for step in steps if isinstance(step, SqliteStep) for one in step.announcements]
         wakes = [wake for step in steps for wake in step.wakes]
         registry_version = max([step.registry_version for step in steps], default=0)
         if wakes or registry_version:
             (number,) = session.connection.execute(QUERIES["count_wake"]).fetchone()
-            found.append(news_of(number, registry_version, wakes))
+            found.append(numbered(number, registry_version, wakes))
         return found or None
 
 
@@ -230,9 +230,9 @@ class SqliteStore(SqlStore):
             raise
         return store
 
-    def _announce_all(self, found: Sequence[News]) -> None:
-        for news in found:
-            self._announce(news)
+    def _announce_all(self, found: Sequence[NumberedAnnouncement]) -> None:
+        for announcement in found:
+            self._announce(announcement)
 
     async def _poll_meta(self, always: bool) -> Meta | None:
         def read(step: Step) -> Meta | None:

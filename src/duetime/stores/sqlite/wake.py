@@ -29,7 +29,7 @@ _SUFFIX = ".sock"
 _PROC = Path("/proc/self/fd")
 
 
-class News(Struct, frozen=True, array_like=True):
+class NumberedAnnouncement(Struct, frozen=True, array_like=True):
     """What one transaction announces. `number` counts announcing transactions; a version of 0 means unchanged."""
 
     number: int
@@ -37,12 +37,12 @@ class News(Struct, frozen=True, array_like=True):
     wakes: Sequence[Wake]
 
 
-def news_of(number: int, registry_version: int, wakes: Sequence[Wake]) -> News:
-    return News(number, registry_version, wakes if len(wakes) <= MAX_WAKES else [Wake()])
+def numbered(number: int, registry_version: int, wakes: Sequence[Wake]) -> NumberedAnnouncement:
+    return NumberedAnnouncement(number, registry_version, wakes if len(wakes) <= MAX_WAKES else [Wake()])
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(News).decode
+_decode = msgspec.msgpack.Decoder(NumberedAnnouncement).decode
 
 
 class Mailboxes:
@@ -73,10 +73,10 @@ class Mailboxes:
             self._remove(self._own_name)
             self.own, self._own_name = None, ""
 
-    def send(self, news: News) -> None:
+    def send(self, announcement: NumberedAnnouncement) -> None:
         """Send to every other process that listens; one that cannot take it finds out by the count in the file."""
         names = [name for name in self._names() if name != self._own_name]
-        payload = _encode(news) if names else b""
+        payload = _encode(announcement) if names else b""
         for name in names:
             try:
                 self._outgoing.sendto(payload, self._address(name))
@@ -150,26 +150,26 @@ class SqliteWakeHub(WakeHub):
                 self._loop.remove_reader(box)
             self._mailboxes.unbind()
 
-    # --- news
+    # --- announcements
 
-    def announce(self, news: News) -> None:
+    def announce(self, announcement: NumberedAnnouncement) -> None:
         """Called in any thread: send to the other processes and to the listeners in this one."""
         if self._poller is not None:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self.receive, news)
-        self._mailboxes.send(news)
+                self._loop.call_soon_threadsafe(self.receive, announcement)
+        self._mailboxes.send(announcement)
 
-    def receive(self, news: News) -> None:
-        """Called in the loop with news from a datagram or from this process's own writer."""
-        self._count(news.number)
-        self._see_version(news.registry_version)
-        for wake in news.wakes:
+    def receive(self, announcement: NumberedAnnouncement) -> None:
+        """Called in the loop, for a datagram or this process's own writer."""
+        self._count(announcement.number)
+        self._see_version(announcement.registry_version)
+        for wake in announcement.wakes:
             self._deliver(wake)
 
     def _read_box(self, box: socket.socket) -> None:
         with suppress(BlockingIOError):
             while True:
-                # A datagram of another program is ignored; the count in the file shows whether news were missed.
+                # A datagram of another program is ignored; the count in the file shows whether one was missed.
                 with suppress(msgspec.MsgspecError):
                     self.receive(_decode(box.recv(65_536)))
 

@@ -7,7 +7,7 @@ promises for one job holds as on any store. Where both tiers are concerned, a ti
 - A push of several jobs is all or nothing in each tier, not over both. Two pushes of one id at the same moment, one due
   before the horizon and one after it, may both be accepted; then both jobs are delivered, one after the other.
 - While cold is down, pushes that are due within the horizon and all deliveries go on. Later ones are refused, or with
-  `spill` accepted into hot. Ids are then not looked for in cold, and counts and totals are refused.
+  `spill` accepted into hot. Ids are then not searched in cold, and counts and totals are refused.
 - `max_jobs` holds in each tier. A job that a full hot tier refuses waits in cold until there is room.
 - A job may be delivered again after its ack if cold did not answer for six hours after the job was copied to hot.
 - Counts may count jobs twice that are being promoted at that moment.
@@ -266,7 +266,7 @@ class TieredStore(ForwardingStore):
         in_cold: Callable[[Sequence[Job]], Awaitable[dict[str, Any]]] | None = None,
     ) -> list[T | StoreUnavailable | None]:
         """Runs a verb on the jobs at the given positions, and again on those that hot did not have, after cold was
-        looked through. The second time also finds jobs that a promoter moved meanwhile. `in_cold` may answer for jobs
+        searched. The second time also finds jobs that a promoter moved meanwhile. `in_cold` may answer for jobs
         of cold, by id.
         """
         answers: list[T | StoreUnavailable | None] = list(await verb(range(len(ids))))
@@ -406,7 +406,7 @@ class TieredStore(ForwardingStore):
 
 
 class TieredOneJob:
-    """Single-job calls of hot. A push with an id that a client chose must look for it in cold, and is not one."""
+    """Single-job calls of hot. A push with an id that a client chose must be searched in cold, and is not one."""
 
     def __init__(self, hot: OneJob, tiers: Tiers) -> None:
         self._hot, self._tiers = hot, tiers

@@ -11,7 +11,7 @@ promotion. A promotion that is repeated after a crash, or runs in two processes,
 a job that was delivered and acked, or cancelled, meanwhile. The mark lives until the promoter has tried for MARK_MS.
 
 Jobs never go back to cold. After the copy to cold a crash would leave both, and when the job is then cancelled or acked
-in hot, nothing would tell the copy in cold from a job that is still wanted.
+in hot, nothing would distinguish the copy in cold from a job that is still wanted.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
 -- What verbs do to jobs, always behind the lock of their queue's row. So plain reads are enough here, and no job is
--- locked by two transactions. Every statement names its index: a small table would otherwise be read, and locked, whole.
+-- locked by two transactions. Every statement names its index: otherwise all of a small table would be read and locked.
 
 -- name: insert_jobs
 -- description: New incarnations wait. The driver repeats the values for many rows.
@@ -162,7 +162,7 @@ SELECT
     (SELECT min(due_at) FROM dt.jobs FORCE INDEX (by_due) WHERE queue = %(queue)s AND place = 0 AND priority = 3);
 
 -- name: heads_of
--- description: The earliest due_at by priority of each queue that is not paused, for all that are asked for at once.
+-- description: The earliest due_at by priority of each queue that is not paused, for many queues.
 SELECT
     asked.position,
     (

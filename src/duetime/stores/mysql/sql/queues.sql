@@ -83,7 +83,7 @@ ON DUPLICATE KEY UPDATE
     respawned = respawned + values(respawned);
 
 -- name: totals_of
--- description: What happened in queues, day by day, for many at once.
+-- description: What happened in queues, day by day, for many queues.
 SELECT
     asked.position, t.day, t.accepted, t.delivered, t.acked, t.released, t.lapsed, t.dead, t.cancelled, t.expired,
     t.respawned

@@ -73,7 +73,7 @@ STRAIGHT_JOIN dt.counters AS c FORCE INDEX (PRIMARY) ON c.name = old.name
 WHERE c.expires_at > 0 AND c.expires_at <= %(now)s;
 
 -- name: put_announcement
--- description: News for the other processes, never in a transaction that changes jobs; and how far apart numbers are.
+-- description: A message to all processes, never in a transaction that changes jobs. Answers its number and their step.
 INSERT INTO dt.announcements (message) VALUES (%(message)s);
 
 SELECT
@@ -85,12 +85,12 @@ SELECT
 SELECT coalesce(max(number), 0) FROM dt.announcements;
 
 -- name: announcements_since
--- description: What was added since the last look, and numbers that were passed over because they were not committed.
+-- description: What was added since the last poll, and numbers that were passed over because they were not committed.
 SELECT number, message
 FROM dt.announcements FORCE INDEX (PRIMARY)
 WHERE number > %(last)s OR number IN %(missing)s
 ORDER BY number;
 
 -- name: delete_old_announcements
--- description: Everybody has read these, or looks everywhere.
+-- description: All processes have read these, or check every queue.
 DELETE a FROM dt.announcements AS a FORCE INDEX (PRIMARY) WHERE a.number <= %(last)s;

@@ -43,7 +43,7 @@ CREATE TABLE dt.queues (
     kept tinyint NOT NULL,              -- never forgotten, nor are its totals
     offline tinyint NOT NULL,           -- refuses pushes
     floor bigint NOT NULL,              -- every later born is above it
-    last_born bigint NOT NULL,          -- the highest born, or the end of the last job; tells when the queue was used
+    last_born bigint NOT NULL,          -- the highest born, or the end of the last job: when the queue was last used
     expired bigint NOT NULL,            -- running total
     jobs bigint NOT NULL,               -- rows in jobs, of which ...
     leased bigint NOT NULL,             -- ... in place 1
@@ -81,7 +81,7 @@ CREATE TABLE dt.discarded (
     queue bigint PRIMARY KEY
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_nopad_bin;
 
--- The body is apart, because a lease or a release must not touch it.
+-- Bodies have a table of their own, because a lease or a release must not touch it.
 CREATE TABLE dt.jobs (
     queue bigint NOT NULL,              -- negative: set aside, because the row cannot be read as a job
     id varchar(255) NOT NULL,
@@ -163,7 +163,7 @@ CREATE TABLE dt.counters (
     INDEX by_end (expires_at)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_nopad_bin;
 
--- News for other processes, which read what was added since they last looked. Old ones are deleted.
+-- Messages to other processes, which read what was added since their last poll. Old ones are deleted.
 CREATE TABLE dt.announcements (
     number bigint AUTO_INCREMENT PRIMARY KEY,
     message mediumtext NOT NULL

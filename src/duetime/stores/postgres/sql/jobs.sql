@@ -3,7 +3,7 @@
 -- A plan is made once per session, often while the tables are still empty, and must be right when they are full. So no
 -- statement leaves PostgreSQL a choice: jobs by id are sought one by one (`LATERAL ... LIMIT 1`), because for
 -- `id = ANY(...)` it may decide to read the whole queue; and the earliest is the first in order, because for `min` it
--- may decide to look at all. Rows are then changed by their `ctid`: nobody else moves them behind the lock.
+-- may decide to read all. Rows are then changed by their `ctid`: nobody else moves them behind the lock.
 
 -- name: insert_jobs
 -- description: New incarnations wait; columns of the same length, one statement for any number of jobs.
@@ -164,7 +164,7 @@ SELECT
     (SELECT due_at FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 3 ORDER BY due_at LIMIT 1);
 
 -- name: heads_of
--- description: The earliest due_at of each queue that is not paused, for all queues with waiting consumers at once.
+-- description: The earliest due_at of each queue that is not paused, for many queues.
 SELECT
     least(
         (SELECT due_at FROM dt.jobs WHERE queue = q.id AND place = 0 AND priority = 1 ORDER BY due_at LIMIT 1),
@@ -176,7 +176,7 @@ LEFT JOIN dt.queues AS q ON q.namespace = asked.namespace AND q.name = asked.nam
 ORDER BY asked.position;
 
 -- name: counts_of
--- description: What queues hold, for many at once. Of one without waiting jobs no job is read, but damaged rows.
+-- description: What queues hold, for many queues. Of one without waiting jobs no job is read, but damaged rows.
 SELECT
     asked.position, q.{queue_columns},
     CASE WHEN q.jobs > q.leased + q.dead THEN

@@ -47,7 +47,7 @@ CROSS JOIN LATERAL (
 ) AS m;
 
 -- name: totals_of
--- description: What happened in queues, day by day, for many at once.
+-- description: What happened in queues, day by day, for many queues.
 SELECT
     asked.position, t.day, t.accepted, t.delivered, t.acked, t.released, t.lapsed, t.dead, t.cancelled, t.expired,
     t.respawned
@@ -126,7 +126,7 @@ INSERT INTO dt.counters (name, value, expires_at) VALUES (%(name)s, 0, 1)
 ON CONFLICT (name) DO NOTHING;
 
 -- name: notify
--- description: News for the other processes, never in a transaction that changes jobs.
+-- description: A message to the other processes, never in a transaction that changes jobs.
 SELECT pg_notify(%(channel)s, %(payload)s);
 
 -- name: check_bodies

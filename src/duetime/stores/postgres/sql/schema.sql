@@ -39,7 +39,7 @@ CREATE TABLE dt.queues (
     kept smallint NOT NULL,             -- never forgotten, nor are its totals
     offline smallint NOT NULL,          -- refuses pushes
     floor bigint NOT NULL,              -- every later born is above it
-    last_born bigint NOT NULL,          -- the highest born, or the end of the last job; tells when the queue was used
+    last_born bigint NOT NULL,          -- the highest born, or the end of the last job: when the queue was last used
     expired bigint NOT NULL,            -- running total
     jobs bigint NOT NULL,               -- rows in jobs, of which ...
     leased bigint NOT NULL,             -- ... in place 1
@@ -81,7 +81,7 @@ CREATE TABLE dt.discarded (
     queue bigint PRIMARY KEY
 );
 
--- The body is apart, because a lease or a release writes a new version of the row.
+-- Bodies have a table of their own, because a lease or a release writes a new version of the row.
 CREATE TABLE dt.jobs (
     queue bigint NOT NULL,              -- negative: set aside, because the row cannot be read as a job
     id text COLLATE "C" NOT NULL,

@@ -2,7 +2,7 @@
 -- Modules: keys header queue find endings add
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to read · 3 how many results a wake names · 4.. the finishes, in which no id
---   stands twice, but a job may be followed by one of its own id. A finish is id · fence · result · for how many ms
+--   occurs twice, but a job may be followed by one of its own id. A finish is id · fence · result · for how many ms
 --   it is kept, 0 for none · name of its join or '' · of how many · its life in ms · number of jobs of the join ·
 --   number of jobs that follow · these jobs · those of the join. Such a job is id · options, as q.read_options reads
 --   them · due_at, or '+' and its delay · body

@@ -1,4 +1,4 @@
--- Look at jobs by id.
+-- Read jobs by id.
 -- Modules: keys header queue
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to read · 3.. ids

@@ -1,14 +1,14 @@
 -- Page through the jobs of one state.
 -- Modules: keys header queue find sweep
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
--- ARGV: 1 now or '' · 2 bytes of values to read · 3 state · 4 jobs to show · 5 jobs to look at ·
+-- ARGV: 1 now or '' · 2 bytes of values to read · 3 state · 4 jobs to show · 5 jobs to scan ·
 --   6 priority · 7 instant · 8 id of the last place seen ('' thrice at the beginning)
 -- Returns: { now, 1 if there is more else 0, priority, instant and id of the last place seen,
 --   then id, header + body, record or false, instant, info or false for each job }
 -- Touches: nothing
 
 local now, room, state = q.clock(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local limit, looks = tonumber(ARGV[4]), tonumber(ARGV[5])
+local limit, scans = tonumber(ARGV[4]), tonumber(ARGV[5])
 local last_priority, last_at, last_id = tonumber(ARGV[6] ~= '' and ARGV[6] or 0), ARGV[7], ARGV[8]
 q.begin()
 local text = q.text(now)
@@ -37,7 +37,7 @@ if state == 'leased' or state == 'dead' then
 elseif state == 'ready' then
   for priority = math.max(1, last_priority), 3 do
     local due = call('ZCOUNT', q.wait[priority], '-inf', text)
-    append_page(priority, page(q.wait[priority], 0, due - 1, priority == last_priority, looks + 1 - #places))
+    append_page(priority, page(q.wait[priority], 0, due - 1, priority == last_priority, scans + 1 - #places))
   end
 else
   for priority = 1, 3 do
@@ -53,7 +53,7 @@ end
 local shown = 0
 for i = 1, #places do
   local priority, id, at = unpack(places[i])
-  if i > looks or room <= 0 then
+  if i > scans or room <= 0 then
     answer[2] = 1
     break
   end

@@ -1,8 +1,8 @@
--- Remove jobs of some states, oldest first within each; or all at once, and the queue with them.
+-- Remove jobs of some states, oldest first within each; or all of them, and the queue itself.
 -- Modules: keys header queue find sweep
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to remove ('' for everything) · 3 as many as are wanted in all ('' for all there are) ·
---   4 jobs to look at one by one · 5.. states
+--   4 jobs to read one by one · 5.. states
 -- Returns: { now, number removed, 1 if more are wanted and there else 0 }
 -- Touches: jobs wait tries info leases dead ttl meta agenda damaged floors totals
 
@@ -11,7 +11,7 @@ q.begin()
 q.forgotten_floor()
 q.floor = math.max(q.floor, now)
 
--- No born of a removed job may come again. Only a clock that was set back makes it worth a look.
+-- No born of a removed job may come again. It can only do so after the clock was set back.
 local function raise_floor(ids)
   if q.latest > q.floor then
     for _, job in ipairs((q.find(ids, 0, huge))) do
@@ -57,7 +57,7 @@ local function remove(key, ids)
   end
 end
 
--- Delayed jobs stand in three sets and go by due_at across them.
+-- Delayed jobs are in three sets, and are ordered by due_at across them.
 local function remove_delayed()
   local lists, at = {}, { 1, 1, 1 }
   for priority = 1, 3 do

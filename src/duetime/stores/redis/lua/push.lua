@@ -1,14 +1,14 @@
 -- Add jobs to a queue: several requests, each all or nothing.
 -- Modules: keys header queue find add
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
--- ARGV: 1 now or '' · 2 bytes of values to hold at a time · 3 '1' if no id stands twice in this call · 4 number of
+-- ARGV: 1 now or '' · 2 bytes of values to hold at a time · 3 '1' if no id occurs twice in this call · 4 number of
 --   requests · 5.. the requests. A request is if_exists (keep, replace, error) · mark name · digest · life_ms · '1' if
 --   the mark is brief (all four '' without a mark) · number of groups · groups, as q.read_group reads them
 -- Returns: { now, answer.. }, an answer per request:
 --   born (integer)          every job was accepted with this born, attempt 0, in no other's place
 --   { moved.. }             one packed Moved per job
 --   { 'repeated', packed }  the mark was there; packed: id length I2, id, Moved, for each job; or born I8, now I8 where
---                           a brief mark stands for jobs that were all accepted with one born
+--                           a brief mark is for jobs that were all accepted with one born
 --   text                    refused: 'm' mark_mismatch · 'f max_jobs' queue_full · 'b index max_body' body_too_large ·
 --                           'e index' expires_before_due · 'x index' job_exists · 'o' topic_offline
 -- Touches: jobs wait tries info leases dead ttl meta agenda damaged mark totals

@@ -2,7 +2,7 @@
 -- Modules: keys header queue find add
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to hold at a time · 3 life_ms of the marks · 4.. groups with borns, as
---   q.read_group reads them; no id stands twice
+--   q.read_group reads them; no id occurs twice
 -- Returns: { now } if every job was accepted as it was given; otherwise { now, answer.. }, an answer per job:
 --   ''            accepted as it was given
 --   'k' .. moved  a packed Moved: kept, or accepted in the place of an expired job
@@ -27,7 +27,7 @@ while cursor <= #args do
   groups[#groups + 1] = group
 end
 
--- The marks of an id stand one after the other: born I8, attempt I4, the length of what follows B, and the packed
+-- The marks of an id follow each other: born I8, attempt I4, the length of what follows B, and the packed
 -- Moved, or nothing if the job was accepted as it was given.
 local marks, taken = q.fetch(q.repaired, ids), q.find_taken(ids, budget)
 local FENCE = '>I8I4'

@@ -1,4 +1,4 @@
--- Let joins have seen at least so many finishes.
+-- Raise the counts of joins to at least the given ones.
 -- Modules: keys queue
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2.. per join: name · count · ms for which it goes on counting

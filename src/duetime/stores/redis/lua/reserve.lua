@@ -1,7 +1,7 @@
 -- Lease ready jobs to consumers, ask by ask.
 -- Modules: keys header queue find endings
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
--- ARGV: 1 now or '' · 2 jobs to look at · 3 bytes of bodies and attributes to give · 4.. the asks: limit,
+-- ARGV: 1 now or '' · 2 jobs to scan · 3 bytes of bodies and attributes to give · 4.. the asks: limit,
 --   ttr_ms, high, normal, low
 -- Returns: { now, next_at or false, 1 if paused else 0, { number of deliveries per ask.. },
 --   { id, moved.. } of jobs that had expired ('' for moved: the job cannot be read and was set aside), and of the
@@ -9,18 +9,18 @@
 --   has any }
 -- Touches: wait leases tries jobs info dead ttl meta agenda damaged totals
 
-local now, looks, room = q.clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local now, scans_left, room = q.clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 q.begin()
 if q.paused then
   return { now, false, 1, {}, {}, {}, '', {}, false }
 end
 
 local asked, expired, names, raws, records, values, ends = {}, {}, {}, {}, {}, {}, {}
-local seen, given, wasted = { 0, 0, 0 }, 0, 0 -- places looked at, bytes delivered, bytes read in vain
+local seen, given, wasted = { 0, 0, 0 }, 0, 0 -- jobs scanned, bytes delivered, bytes read in vain
 
 -- Plans deliveries of one page of ready jobs; answers how many. `page` is id, due_at, id, due_at ...
 local function deliver(page, priority, lease_end)
-  local ids, size, before, looked = {}, #raws, #raws, 0
+  local ids, size, before, scanned = {}, #raws, #raws, 0
   for i = 1, #page, 2 do
     ids[#ids + 1] = page[i]
   end
@@ -49,7 +49,7 @@ local function deliver(page, priority, lease_end)
     else
       local length = #raw - start + 1 + (q.informed > 0 and call('HSTRLEN', q.info, id) or 0)
       if given > 0 and given + length > room then
-        looks = 0
+        scans_left = 0
         break
       end
       given, size = given + length, size + 1
@@ -58,25 +58,25 @@ local function deliver(page, priority, lease_end)
       names[size], raws[size], records[size] = id, raw, record
       values[n - 1], values[n], ends[n - 1], ends[n] = id, record, lease_end, id
     end
-    looked = i
+    scanned = i
     if expiring and expires > 0 then
       q.zrem(q.ttl, id)
     end
     if wasted > room then
-      looks = 0
+      scans_left = 0
       break
     end
   end
-  looks, seen[priority] = math.max(0, looks - looked), seen[priority] + looked
+  scans_left, seen[priority] = math.max(0, scans_left - scanned), seen[priority] + scanned
   return size - before
 end
 
 -- Leases up to `wanted` ready jobs of one priority; answers how many.
 local function take(priority, wanted, lease_end)
   local got = 0
-  while got < wanted and looks > 0 and seen[priority] < q.waiting[priority] do
+  while got < wanted and scans_left > 0 and seen[priority] < q.waiting[priority] do
     local page = call('ZRANGEBYSCORE', q.wait[priority], '-inf', now, 'WITHSCORES',
-      'LIMIT', seen[priority], math.min(wanted - got, looks))
+      'LIMIT', seen[priority], math.min(wanted - got, scans_left))
     if #page == 0 then
       break
     end
@@ -118,7 +118,7 @@ if #raws > 0 then
 end
 for priority = 1, 3 do
   if seen[priority] > 0 then
-    -- What was looked at is what stood first.
+    -- What was scanned is what came first.
     call('ZREMRANGEBYRANK', q.wait[priority], 0, seen[priority] - 1)
   end
 end

@@ -9,7 +9,7 @@ INSERT INTO jobs (
 ) VALUES (?, ?, ?, 0, ?, ?, ?, 0, 0, ?, 0, ?, '', '', ?, ?);
 
 -- name: insert_body
--- description: A large body; its number stands in the row of the job.
+-- description: A large body; the row of the job has its number.
 INSERT INTO bodies (body) VALUES (?);
 
 -- name: find_jobs
@@ -110,7 +110,7 @@ SELECT
     (SELECT min(due_at) FROM jobs WHERE queue = :queue AND place = 0 AND priority = 3);
 
 -- name: heads_of
--- description: The earliest due_at per priority of each queue that is not paused, for many queues at once.
+-- description: The earliest due_at per priority of each queue that is not paused, for many queues.
 SELECT
     asked.key,
     (SELECT min(due_at) FROM jobs WHERE queue = queues.id AND place = 0 AND priority = 1),
@@ -122,7 +122,7 @@ LEFT JOIN queues
     AND queues.paused = 0;
 
 -- name: counts_of
--- description: What queues hold and the earliest due_at per priority, for many queues at once; not how many are due.
+-- description: What queues hold and the earliest due_at per priority, for many queues; not how many are due.
 SELECT
     asked.key,
     (SELECT min(due_at) FROM jobs WHERE queue = queues.id AND place = 0 AND priority = 1),

@@ -37,7 +37,7 @@ CREATE TABLE queues (
     kept INTEGER NOT NULL,              -- never forgotten, nor are its totals
     offline INTEGER NOT NULL,           -- refuses pushes
     floor INTEGER NOT NULL,             -- every later born is above it
-    last_born INTEGER NOT NULL,         -- the highest born, or the end of the last job; tells when the queue was used
+    last_born INTEGER NOT NULL,         -- the highest born, or the end of the last job: when the queue was last used
     expired INTEGER NOT NULL,           -- running total
     jobs INTEGER NOT NULL,              -- rows in jobs, of which ...
     leased INTEGER NOT NULL,            -- ... in place 1
@@ -120,7 +120,7 @@ CREATE TABLE bodies (
 CREATE TRIGGER jobs_deleted AFTER DELETE ON jobs WHEN typeof(old.body) = 'integer'
 BEGIN DELETE FROM bodies WHERE number = old.body; END;
 
--- The place stands last in each of these indexes so that counting and looking for the first need no row.
+-- The place comes last in each of these indexes, so that counting and finding the first read no row of the table.
 
 -- serves ready_jobs, heads, list_waiting, count_waiting
 CREATE INDEX jobs_waiting ON jobs (queue, priority, due_at, id, place) WHERE place = 0;

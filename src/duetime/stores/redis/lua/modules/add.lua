@@ -98,7 +98,7 @@ function q.resolve_taken(id, replaces, budget)
   return nil, born, expired
 end
 
--- What stands in a header around the born: the flags, and ttl and tries. `is_new`: the ttl counts from the born.
+-- What a header has around the born: the flags, and ttl and tries. `is_new`: the ttl counts from the born.
 function q.header_parts(options, is_new)
   local flags, ttl, tail = options.priority, options.ttl, ''
   if ttl > 0 then

@@ -1,4 +1,4 @@
--- Module header: reading what stands in front of a body, and delivery records. Needs the module keys.
+-- Module header: reading the headers of bodies, and delivery records. Needs the module keys.
 
 -- How a header with these flags is read: form for struct, what born counts from, unit of the ttl, tries, priority, and
 -- its length.

@@ -4,7 +4,7 @@
 --
 -- The key map (P is KEYS[1], `dt:{NN}:namespace/queue`; one hash tag, so one slot):
 --   P:jobs      hash  id -> header + body
---   P:wait:1-3  zset  id by due_at; ready and delayed alike, the clock tells them apart
+--   P:wait:1-3  zset  id by due_at; ready and delayed alike; only the clock distinguishes them
 --   P:leases    zset  id by lease end
 --   P:dead      zset  id by time of death
 --   P:tries     hash  id -> delivery record, once a job was delivered or is dead; it then rules over the header
@@ -18,12 +18,12 @@
 --   P:join:*    string  until I8 and how many finishes a join has seen, I8; the rest of the key is its name
 --   P:result:*  string  kept_until I8, born I8 and the result of a finished job; the rest of the key is its id
 --   P:repaired  hash  id -> the marks of its repairs (see put_back.lua); lives for as long as the latest of the marks
---   P:damaged   hash  id -> what was found of a job that cannot be read, set aside for people to look at
+--   P:damaged   hash  id -> what was found of a job that cannot be read, set aside for a person to read
 --   KEYS[2]     zset  `dt:{NN}:queues`: queue by a lower bound of its next lease end or expiry; the registry of
 --                     queues and the reaper's agenda in one
 --   dt:{NN}:floor  string  the highest floor of a queue of this partition that was forgotten; new ones begin with it
 --
--- The sweep keeps delayed jobs out of P:ttl. Every waiting job with a ttl and due_at <= swept stands in P:ttl
+-- The sweep keeps delayed jobs out of P:ttl. Every waiting job with a ttl and due_at <= swept is in P:ttl
 -- (once `sweeping` is absent); each later one has expires_at - due_at >= slack, so none of them can have expired
 -- before its due_at + slack. A queue without short ttls therefore sweeps almost nothing.
 --
@@ -76,7 +76,7 @@ local COUNTED_STATE = 98 -- bytes of a state with totals, which begin at its 45t
 local CHUNK = 4000 -- arguments that one unpack() can take; even, so that pairs stay together
 
 -- A small key is a list that Redis searches from end to end, which makes many additions slow. A member of this length
--- makes it a table at once. No id can be it, as ids are printable, and it is gone before the script ends.
+-- makes it a table immediately. No id can be it, as ids are printable, and it is gone before the script ends.
 local LONG, MANY = string.rep('\0', 80), 64
 
 local prefix = KEYS[1]

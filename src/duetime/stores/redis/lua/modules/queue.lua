@@ -61,7 +61,7 @@ function q.begin()
     q.informed, q.expiring, q.damaged_count = call('HLEN', q.info), call('ZCARD', q.ttl), call('HLEN', q.damaged)
     q.waiting[1], q.waiting[3] = call('ZCARD', wait[1]), call('ZCARD', wait[3])
   end
-  q.least_held = q.held -- there are at least so many jobs
+  q.least_held = q.held -- a lower bound of the number of jobs
   q.found_jobs, q.found_leases, q.found_dead = q.held, call('ZCARD', q.leases), call('ZCARD', q.dead)
   call('ZCARD', q.agenda)
   q.day = math.floor(q.now / DAY)
@@ -266,8 +266,8 @@ function q.commit()
   q.begin_plan()
 end
 
--- Tells all processes if something now waits that is due before all that waited `before`. A user without rights on the
--- channel has written all the same: waiting consumers find the job by their check of every second.
+-- Wakes all processes if a job now waits that is due before `before`, the earliest until now. A user without rights on
+-- the channel has written all the same: waiting consumers find the job by their check of every second.
 function q.wake(before)
   if q.first_due < before and not q.paused then
     q.waiting = { 1, 1, 1 }
