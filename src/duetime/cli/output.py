@@ -19,7 +19,7 @@ from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.humanise import span
 from duetime.model.job import Delivery, Event, Job, Moved, State
 from duetime.model.names import Queue
-from duetime.wire import bodies, convert
+from duetime.wire import convert
 from duetime.wire.payload import describe
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def delivery_document(delivery: Delivery, lease: str) -> dict[str, Any]:
 
 def body_document(body: bytes) -> dict[str, Raw | str | None]:
     """As over HTTP: `body` for JSON and text, else `body_b64`; the other is null."""
-    value, b64 = bodies.write(body)
+    value, b64 = convert.write_body(body)
     return {"body": None if value is UNSET else value, "body_b64": None if b64 is UNSET else b64}
 
 

@@ -15,7 +15,7 @@ from duetime.model.errors import InvalidRequest
 from duetime.model.humanise import span
 from duetime.model.job import DEFAULT_TRIES, State
 from duetime.model.schedules import Missed, Overlap
-from duetime.wire import bodies
+from duetime.wire import convert
 from duetime.wire.messages import ScheduleOut
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
@@ -194,7 +194,7 @@ def _documents(found: Sequence[ScheduleOut]) -> list[dict[str, Any]]:
 
 
 def _body(one: ScheduleOut) -> bytes:
-    return bodies.read(one.body, one.body_b64)
+    return convert.read_body(one.body, one.body_b64)
 
 
 def _pushes(one: ScheduleOut) -> str:

@@ -44,7 +44,7 @@ from duetime.model.job import (
 from duetime.model.names import Queue
 from duetime.stores.base import Mark, Page, Push, Pushed, QueueRules, RulesChange
 from duetime.stores.finishes import Finish, Finished, KeptResult
-from duetime.wire import bodies, convert, messages
+from duetime.wire import convert, messages
 
 if TYPE_CHECKING:
     from duetime.engine import Engine
@@ -650,7 +650,7 @@ def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExis
 
     def parse(reply: bytes) -> Answered:
         message = decode(reply, messages.AnswerOut)
-        return Answered(message.id, bodies.read(message.body, message.body_b64), message.attributes)
+        return Answered(message.id, convert.read_body(message.body, message.body_b64), message.attributes)
 
     again = Pushing(queue, [job], lambda others: call(queue, others[0], wait, if_exists))
     return Call(request, parse, run, repeatable=True, wait_ms=wait_ms, subject=again)

@@ -13,7 +13,7 @@ from duetime.client.topic_calls import read_fields
 from duetime.engine.schedules import ScheduleRunner, Schedules
 from duetime.model.clock import duration_ms
 from duetime.model.names import check_id
-from duetime.wire import bodies
+from duetime.wire import convert
 from duetime.wire.messages import JobScheduleIn, ScheduleOut, SchedulesOut
 
 
@@ -34,7 +34,7 @@ def schedule_in(fields: Mapping[str, Any]) -> JobScheduleIn:
     """`body` is any body of a job, the values of `arguments` become JSON. Raises InvalidRequest."""
     fields = dict(fields)
     if "body" in fields:
-        value, b64 = bodies.write(encode_body(fields.pop("body")))
+        value, b64 = convert.write_body(encode_body(fields.pop("body")))
         fields |= {"body_b64": b64} if value is UNSET else {"body": value}
     if "arguments" in fields:
         fields["arguments"] = {one: Raw(encode_json(value)) for one, value in dict(fields["arguments"]).items()}

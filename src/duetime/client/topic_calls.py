@@ -14,7 +14,7 @@ from duetime.model.errors import InvalidRequest
 from duetime.model.job import Moved
 from duetime.model.names import DEFAULT_POOL, check_queue
 from duetime.model.topic import Status
-from duetime.wire import bodies, convert, messages
+from duetime.wire import convert, messages
 from duetime.wire.convert import change_of, topic_of
 from duetime.wire.messages import AddIn, CountersOut, SampleIn, SampleOut, TopicChangeIn, TopicIn, TopicOut, TopicsOut
 
@@ -141,7 +141,7 @@ def _path(namespace: str, *rest: str) -> str:
 
 
 def _raw(body: bytes) -> Raw:
-    value, _ = bodies.write(body)
+    value, _ = convert.write_body(body)
     if value is UNSET:
         raise InvalidRequest("the body of a topic's job must be text, an object or an array")
     return value

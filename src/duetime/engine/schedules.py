@@ -28,8 +28,7 @@ from duetime.model.job import DEFAULT_TRIES, MAX_BODY, Delivery, IfExists, Job, 
 from duetime.model.names import MAX_ID, Queue, check_id, check_queue
 from duetime.model.schedules import Missed, Overlap, SchedulePlan, cron, every, parse, plan
 from duetime.stores.base import Finish, Mark
-from duetime.wire import bodies
-from duetime.wire.convert import priority_out
+from duetime.wire.convert import priority_out, read_body, write_body
 from duetime.wire.messages import JobScheduleIn, ScheduleOut
 from duetime.wire.payload import TICKS, Payload, write
 
@@ -204,7 +203,7 @@ class Schedules:
         if (message.every is UNSET) == (message.cron is UNSET):
             raise InvalidRequest("schedule must have either `every` or `cron`")
         chosen = every(message.every) if message.every is not UNSET else cron(message.cron or "", message.tz)
-        body = bodies.read(message.body, message.body_b64)
+        body = read_body(message.body, message.body_b64)
         if message.task is UNSET and message.arguments is not UNSET:
             raise InvalidRequest("`arguments` must come with a `task`")
         if message.task is not UNSET:
@@ -265,7 +264,7 @@ class Schedules:
         last = None
         if last_id:
             [last] = await self._engine.store.get(Queue(namespace, tick.queue), [last_id])
-        body, body_b64 = (UNSET, UNSET) if tick.task else bodies.write(tick.body)
+        body, body_b64 = (UNSET, UNSET) if tick.task else write_body(tick.body)
         return ScheduleOut(
             namespace=namespace,
             name=name,

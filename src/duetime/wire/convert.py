@@ -1,10 +1,15 @@
-"""Converts messages to the kernel's nouns and back."""
+"""Converts messages to the engine's data types and back."""
 
+import base64
+import binascii
+import re
+from array import array
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from duetime.model.clock import SECONDS, duration_ms, instant_ms, rfc3339
 from duetime.model.errors import BY_CODE, DuetimeError, InvalidRequest
@@ -13,7 +18,6 @@ from duetime.model.names import Queue
 from duetime.model.topic import NEW_METHOD, NEW_PHP_FIELDS, NEW_SUCCESS, Topic
 from duetime.stores.base import Mark, Page, Pushed
 from duetime.stores.finishes import Finish, Finished, Join, KeptResult
-from duetime.wire import bodies
 from duetime.wire.messages import (
     CountsOut,
     DeliveryOut,
@@ -34,6 +38,73 @@ from duetime.wire.messages import (
     TopicIn,
 )
 
+# --- bodies and results
+#
+# One rule for every message, both ways. A JSON object or array is sent as JSON, byte for byte; any other text as a
+# string; any other bytes as base64 in a field of its own. So `{"to": "ann"}` comes back as it was sent, and so does
+# text, unless the text itself is an object or an array. A number, true, false and null are refused as a body, because
+# the stored bytes could not be distinguished from the same text. The cost is a fixed number of passes over the bytes.
+
+MAX_DEPTH = 60
+"""JSON that is nested deeper is sent as text: many readers stop at 64 levels and would lose the whole message."""
+
+_any_json = msgspec.json.Decoder(Raw)
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_LEVELS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+
+
+def write_body(body: bytes) -> tuple[Raw | UnsetType, str | UnsetType]:
+    """The fields `body` and `body_b64`, or `result` and `result_b64`: one of the two."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return UNSET, base64.b64encode(body).decode()
+    return Raw(body if _is_sent_as_json(body) else msgspec.json.encode(text)), UNSET
+
+
+def read_body(value: Raw | UnsetType, b64: str | UnsetType, what: str = "body") -> bytes:
+    """The bytes of the two fields, none if neither is given. `what` is the name of the first one, for errors."""
+    if value is not UNSET and b64 is not UNSET:
+        raise InvalidRequest.not_both(what, f"{what}_b64")
+    if b64 is not UNSET:
+        return _unbase64(b64, what)
+    if value is UNSET:
+        return b""
+    raw = bytes(value)
+    try:
+        if raw.startswith(b'"'):
+            return msgspec.json.decode(raw, type=str).encode()
+        # The decoder passes over a raw value without reading its strings; JSON is UTF-8 throughout.
+        text = raw.decode()
+    except (msgspec.DecodeError, UnicodeError):
+        raise InvalidRequest(f"the {what} is not valid text") from None
+    if not raw.startswith((b"{", b"[")):
+        raise InvalidRequest(f'{what} must be text, an object or an array, got {text:.40}; as text it is "{text:.40}"')
+    return raw
+
+
+def _is_sent_as_json(body: bytes) -> bool:
+    """For text. White space around the value would get lost, so such a body is sent as text."""
+    if (body[:1], body[-1:]) not in ((b"{", b"}"), (b"[", b"]")):
+        return False
+    try:
+        _any_json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    if body.count(b"{") + body.count(b"[") <= MAX_DEPTH:
+        return True
+    steps = _STRING.sub(b"", body).translate(_LEVELS, _NO_BRACKETS)
+    return max(accumulate(array("b", steps))) <= MAX_DEPTH
+
+
+def _unbase64(text: str, what: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidRequest(f"{what}_b64 is not base64") from None
+
+
 # --- to the wire
 
 
@@ -43,7 +114,7 @@ def push_in(job: NewJob, if_exists: IfExists) -> PushIn:
 
 
 def job_in(job: NewJob) -> JobIn:
-    body, b64 = bodies.write(job.body)
+    body, b64 = write_body(job.body)
     return JobIn(
         body=body,
         body_b64=b64,
@@ -100,7 +171,7 @@ def error_out(error: DuetimeError) -> ErrorOut:
 
 
 def finish_in(one: Finish) -> FinishIn:
-    result, b64 = (UNSET, UNSET) if one.result is None else bodies.write(one.result)
+    result, b64 = (UNSET, UNSET) if one.result is None else write_body(one.result)
     return FinishIn(
         lease_ref(one.lease),
         [job_in(job) for job in one.then],
@@ -126,7 +197,7 @@ def finished_out(answer: Finished | DuetimeError | None) -> FinishedOut:
 
 
 def kept_result_out(kept: KeptResult) -> KeptResultOut:
-    return KeptResultOut(kept.id, kept.born, kept.kept_until, *bodies.write(kept.result))
+    return KeptResultOut(kept.id, kept.born, kept.kept_until, *write_body(kept.result))
 
 
 def pushed_out(pushed: Pushed) -> PushedOut:
@@ -134,7 +205,7 @@ def pushed_out(pushed: Pushed) -> PushedOut:
 
 
 def delivery_out(delivery: Delivery) -> DeliveryOut:
-    body, b64 = bodies.write(delivery.body)
+    body, b64 = write_body(delivery.body)
     return DeliveryOut(
         queue=delivery.lease.queue.name,
         lease=lease_ref(delivery.lease),
@@ -152,7 +223,7 @@ def delivery_out(delivery: Delivery) -> DeliveryOut:
 
 
 def job_out(job: Job) -> JobOut:
-    body, b64 = bodies.write(job.body)
+    body, b64 = write_body(job.body)
     return JobOut(
         namespace=job.queue.namespace,
         queue=job.queue.name,
@@ -194,7 +265,7 @@ def new_job(job: JobIn, make_id: Callable[[], str]) -> NewJob:
         raise InvalidRequest.not_both("delay", "due_at")
     return NewJob(
         id=make_id() if job.id is UNSET else job.id,
-        body=bodies.read(job.body, job.body_b64),
+        body=read_body(job.body, job.body_b64),
         delay_ms=0 if job.delay is UNSET else duration_ms(job.delay),
         due_at=None if job.due_at is UNSET else instant_ms(job.due_at),
         ttl_ms=duration_ms(job.ttl) if job.ttl else 0,
@@ -237,7 +308,7 @@ def finish(queue: Queue, message: FinishIn, make_id: Callable[[], str]) -> Finis
     return Finish(
         lease(queue, message.lease),
         [new_job(one, make_id) for one in message.then],
-        bodies.read(message.result, message.result_b64, "result") if is_given else None,
+        read_body(message.result, message.result_b64, "result") if is_given else None,
         duration_ms(message.result_ttl),
         _join(message.join, make_id) if message.join else None,
     )
@@ -255,13 +326,13 @@ def finished(message: FinishedOut) -> Finished | DuetimeError | None:
 
 
 def kept_result(message: KeptResultOut) -> KeptResult:
-    return KeptResult(message.id, message.born, bodies.read(message.result, message.result_b64), message.kept_until)
+    return KeptResult(message.id, message.born, read_body(message.result, message.result_b64), message.kept_until)
 
 
 def delivery(namespace: str, message: DeliveryOut) -> Delivery:
     return Delivery(
         lease(Queue(namespace, message.queue), message.lease),
-        bodies.read(message.body, message.body_b64),
+        read_body(message.body, message.body_b64),
         due_at=message.due_at,
         lease_until=message.lease_until,
         priority=_PRIORITIES[message.priority],
@@ -279,7 +350,7 @@ def job(message: JobOut) -> Job:
         id=message.id,
         born=message.born,
         state=message.state,
-        body=bodies.read(message.body, message.body_b64),
+        body=read_body(message.body, message.body_b64),
         due_at=message.due_at,
         priority=_PRIORITIES[message.priority],
         tries=message.tries,

@@ -1,6 +1,6 @@
 """The types of every message.
 
-`wire/bodies.py` says how a body stands in `body` or `body_b64`. Times go out as epoch milliseconds and come
+`wire/convert.py` says how a body is sent in `body` or `body_b64`. Times go out as epoch milliseconds and come
 in as people write them (`duetime.model.clock`).
 """
 

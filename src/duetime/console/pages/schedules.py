@@ -19,7 +19,7 @@ from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, Schedul
 from duetime.model.job import DEFAULT_TRIES
 from duetime.model.names import Queue, check_id, check_namespace, check_queue
 from duetime.model.schedules import MAX_CRON, cron, every
-from duetime.wire import bodies
+from duetime.wire import convert
 from duetime.wire.messages import JobScheduleIn, ScheduleOut
 from duetime.wire.payload import TICKS
 
@@ -116,7 +116,7 @@ def _body_of(known: ScheduleOut | None) -> tuple[str, str]:
         return msgspec.json.encode(known.arguments).decode(), "text"
     if known.body_b64 is not UNSET:
         return known.body_b64, "base64"
-    return bodies.read(known.body, UNSET).decode(), "text"
+    return convert.read_body(known.body, UNSET).decode(), "text"
 
 
 def _when_of(known: ScheduleOut | None) -> tuple[str, str]:
@@ -226,7 +226,7 @@ def _payload(visit: Visit, text: str) -> dict[str, Any]:
             raise InvalidRequest(visit.say("schedule.not_arguments")) from None
     if visit.field("encoding") == "base64":
         return {"body_b64": "".join(text.split())}
-    body, body_b64 = bodies.write(text.replace("\r\n", "\n").encode())
+    body, body_b64 = convert.write_body(text.replace("\r\n", "\n").encode())
     return {"body": body, "body_b64": body_b64}
 
 

@@ -16,7 +16,7 @@ from duetime.protocols.asgi import give_back_all
 from duetime.protocols.tokens import Access
 from duetime.protocols.v1.request import CallQuery, NativeRequest, Reply, V1Operation
 from duetime.stores.finishes import KeptResult
-from duetime.wire import bodies, convert
+from duetime.wire import convert
 from duetime.wire.messages import (
     MAX_WAIT_MS,
     AckIn,
@@ -174,7 +174,7 @@ async def call(request: NativeRequest[PushIn, CallQuery]) -> Reply:
     answers = await request_reply.begin_call(engine, request.queue, job, request.message.if_exists)
     found = await request.park(engine.reserve([answers], wait_ms=wait_ms), list[Delivery]())
     delivery = request_reply.answer_of(answers, found)
-    body, body_b64 = bodies.write(delivery.body)
+    body, body_b64 = convert.write_body(delivery.body)
     answer = AnswerOut(job.id, delivery.lease.id, body, body_b64, dict(delivery.attributes))
 
     async def settle(is_received: bool) -> None:

@@ -9,7 +9,7 @@ from duetime.model.job import Event
 from duetime.model.names import check_queue
 from duetime.model.topic import Status
 from duetime.protocols.v1.request import AnyRequest, NativeRequest, Reply
-from duetime.wire import bodies, convert
+from duetime.wire import convert
 from duetime.wire.convert import change_of, topic_of
 from duetime.wire.messages import AddIn, SampleIn, TopicChangeIn, TopicIn, TopicsOut
 
@@ -52,7 +52,7 @@ async def put_offline(request: NativeRequest[None, None]) -> Reply:
 
 
 async def test_topic(request: NativeRequest[SampleIn, None]) -> Reply:
-    body = bodies.read(request.message.body, UNSET)
+    body = convert.read_body(request.message.body, UNSET)
     return Reply(200, await request.topics.sample(_address(request), body))
 
 
@@ -63,7 +63,7 @@ async def add_job(request: NativeRequest[AddIn, None]) -> Reply:
     moved = await request.topics.add_job(
         _address(request),
         request.make_id() if message.id is UNSET else message.id,
-        bodies.read(message.body, UNSET),
+        convert.read_body(message.body, UNSET),
         fix_time="" if message.fix_time is UNSET else message.fix_time,
         due_at=None if message.due_at is UNSET else instant_ms(message.due_at),
     )
