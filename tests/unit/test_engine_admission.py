@@ -2,10 +2,12 @@
 
 import pytest
 
-from duetime.engine.requests import check_job, check_jobs
+from duetime.engine.requests import PushRequest, check_job
 from duetime.model.clock import MAX_DURATION
 from duetime.model.errors import BodyTooLarge, InvalidId, InvalidRequest, InvalidTime
 from duetime.model.job import NewJob
+from duetime.model.names import Queue
+from duetime.stores.base import Push
 
 LONGEST_MS = (2**32 - 1) * 1000
 
@@ -37,4 +39,4 @@ def test_what_cannot_be_kept_is_refused(job: NewJob, error: type[InvalidRequest]
 
 def test_an_empty_push_is_refused() -> None:
     with pytest.raises(InvalidRequest):
-        check_jobs([], max_body=10)
+        PushRequest(Queue("shop", "mail"), Push([])).check(10)

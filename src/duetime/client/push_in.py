@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 from duetime.client import checks
 from duetime.client.job_building import Body, IfExistsWord, JobFields, as_jobs
-from duetime.engine.requests import check_jobs
+from duetime.engine.requests import PushRequest
 from duetime.model.clock import SystemClock
 from duetime.model.errors import BodyTooLarge, ExpiresBeforeDue, InvalidRequest, QueueFull, TopicOffline
 from duetime.model.ids import ThreadedIdMaker
 from duetime.model.job import MAX_BODY, IfExists, NewJob
 from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_queue
+from duetime.stores.base import Push
 from duetime.stores.sql.outbox import OutboxStatements, outbox_statements
 from duetime.stores.sql.rows import as_json
 
@@ -109,7 +110,7 @@ def _request(queue: str, jobs: Iterable[Body | NewJob], options: PushInOptions) 
     if if_exists is IfExists.ERROR:
         raise InvalidRequest("push_in keeps or replaces a job whose id exists; it cannot know that yet")
     made = list(as_jobs(jobs, cast(JobFields, fields), _make_id))
-    check_jobs(made, max_body=MAX_BODY)
+    PushRequest(name, Push(made, if_exists)).check(MAX_BODY)
     now = _clock.now_ms()
     for job in made:
         if job.ttl_ms and job.due(now) > now + job.ttl_ms:

@@ -34,6 +34,8 @@ from itertools import islice
 from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
 
+from msgspec import Struct, field
+
 from duetime.engine.priority_rotation import PriorityRotation
 from duetime.engine.reaper import LONGEST_REST_S, Reaper
 from duetime.engine.recorder import Recorders, Step, is_coroutine
@@ -137,15 +139,12 @@ async def _give_in_turns(left: Iterator[T], give: Callable[[Iterable[T]], None])
         give(some)
 
 
-class Inbox(Generic[Asked, Answer]):
+class Inbox(Struct, Generic[Asked, Answer], eq=False):
     """The requests that wait for a queue's next call. `runners` make its calls, one at a time each."""
 
-    __slots__ = ("entries", "runners", "weight")
-
-    def __init__(self) -> None:
-        self.entries: deque[Submission[Asked, Answer]] = deque()
-        self.weight = 0
-        self.runners = 0
+    entries: deque[Submission[Asked, Answer]] = field(default_factory=deque[Any])
+    weight: int = 0
+    runners: int = 0
 
 
 class Lane(Generic[Asked, Answer]):

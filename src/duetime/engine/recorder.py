@@ -18,6 +18,8 @@ from time import perf_counter
 from types import CoroutineType
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
+from msgspec import Struct
+
 from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.model.job import Event, Lease, Moved
 from duetime.model.names import Queue
@@ -31,7 +33,7 @@ MAY_HAPPEN_AGAIN = frozenset({Event.RELEASED, Event.GIVEN_BACK, Event.LEASE_EXPI
 """Events that may be answered before they are flushed: losing such an entry breaks no guarantee."""
 
 
-class Step:
+class Step(Struct, eq=False):
     """One store call. Compared by identity, so that a recorder can remember the steps under way.
 
     `asked` and the outcome of each verb:
@@ -55,21 +57,13 @@ class Step:
     when a reserve was sent (`waiters.py`).
     """
 
-    __slots__ = ("asked", "began_s", "callers", "error", "queue", "verb", "version")
-
-    def __init__(
-        self,
-        verb: str,
-        queue: Queue,
-        asked: Sequence[Any] = (),
-        callers: int = 1,
-        error: str = "",
-        *,
-        version: int = 0,
-    ) -> None:
-        self.verb, self.queue, self.asked, self.callers, self.error = verb, queue, asked, callers, error
-        self.version = version
-        self.began_s: float | None = None
+    verb: str
+    queue: Queue
+    asked: Sequence[Any] = ()
+    callers: int = 1
+    error: str = ""
+    version: int = 0
+    began_s: float | None = None
 
 
 class Notified(NamedTuple):

@@ -60,7 +60,10 @@ class PushRequest(Request[Pushed], frozen=True):
     max_weight: ClassVar[int] = STEP_BYTES
 
     def check(self, max_body: int) -> None:
-        check_jobs(self.push.jobs, max_body=max_body)
+        if not self.push.jobs:
+            raise InvalidRequest("a push must have at least one job, got none")
+        for job in self.push.jobs:
+            check_job(job, max_body=max_body)
         if mark := self.push.mark:
             check_text(mark.name)
             check_times(ttl_ms=mark.life_ms)
@@ -144,13 +147,6 @@ class ResultsRequest(IdsRequest[Mapping[str, KeptResult]], frozen=True):
 
 
 # --- checks of jobs, ids, leases, times and tries
-
-
-def check_jobs(jobs: Sequence[NewJob], *, max_body: int) -> None:
-    if not jobs:
-        raise InvalidRequest("a push must have at least one job, got none")
-    for job in jobs:
-        check_job(job, max_body=max_body)
 
 
 def check_ids(ids: Sequence[str]) -> None:

@@ -51,12 +51,15 @@ class IdMaker:
         return self._time + _encode_chance(chance)
 
     def _next(self) -> int:
-        """The random part of the next id; `_time` is the text of its time."""
+        """The random part of the next id; `_time` is its time as 10 characters."""
         now = self._now_ms()
         if now > self._last_ms or self._forks != _forks:
             self._last_ms = now = max(now, self._last_ms)
             self._forks = _forks
-            self._time = _encode_time(now)
+            self._time = (
+                f"{_PAIRS[now >> 40]}{_PAIRS[now >> 30 & 1023]}{_PAIRS[now >> 20 & 1023]}{_PAIRS[now >> 10 & 1023]}"
+                f"{_PAIRS[now & 1023]}"
+            )
             # The top bit stays clear, so that counting up within the millisecond cannot overflow.
             self._chance = self._random_bits(79)
         else:
@@ -77,23 +80,12 @@ class ThreadedIdMaker(threading.local):
     """Thread-safe: the ids of each thread are ascending."""
 
     def __init__(self) -> None:
-        self._maker = IdMaker()
-
-    def make(self) -> str:
-        return self._maker.make()
+        self.make = IdMaker().make
 
 
 def encode(number: int) -> str:
     """128 bits as 26 characters."""
     return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
-
-
-def _encode_time(now: int) -> str:
-    """48 bits as 10 characters."""
-    return (
-        f"{_PAIRS[now >> 40]}{_PAIRS[now >> 30 & 1023]}{_PAIRS[now >> 20 & 1023]}{_PAIRS[now >> 10 & 1023]}"
-        f"{_PAIRS[now & 1023]}"
-    )
 
 
 def _encode_chance(chance: int) -> str:

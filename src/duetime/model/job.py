@@ -359,7 +359,8 @@ def check_job(job: NewJob, *, max_body: int) -> None:
         raise InvalidRequest(f"body of job {job.id!r} must be bytes, got {type(job.body).__name__}", id=job.id)
     if len(job.body) > max_body:
         raise BodyTooLarge(f"body of job {job.id!r} must have at most {max_body} bytes, got {len(job.body)}", id=job.id)
-    check_tries(job.tries, id=job.id)
+    if not _is_whole(job.tries, MAX_TRIES):
+        raise InvalidRequest(f"tries must be a whole number from 0 to {MAX_TRIES}, got {job.tries!r}", id=job.id)
     if not _is_whole(job.delay_ms, MAX_DURATION) or not _is_whole(job.ttl_ms, MAX_DURATION):
         given = f"{job.delay_ms!r} and {job.ttl_ms!r}"
         raise InvalidTime(f"delay_ms and ttl_ms must be whole numbers from 0 to {MAX_DURATION}, got {given}", id=job.id)

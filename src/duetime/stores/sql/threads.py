@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from duetime.model.errors import DuetimeError, StoreDamaged, StoreUnavailable
 from duetime.model.job import STEP_JOBS
@@ -117,24 +118,17 @@ class DatabaseLink(ABC):
         return steps or None
 
 
-class QueuedStep:
+class QueuedStep(Struct, eq=False):
     """A step that a caller waits for, from its request to its result."""
 
-    __slots__ = ("adds", "error", "future", "jobs", "operation", "read_only", "result", "step")
-
-    def __init__(
-        self,
-        operation: Callable[[Step], Any],
-        future: Reply[Any],
-        *,
-        jobs: int = 1,
-        read_only: bool = False,
-        adds: bool = False,
-    ) -> None:
-        self.operation, self.future, self.jobs, self.read_only, self.adds = operation, future, jobs, read_only, adds
-        self.result: Any = None
-        self.error: Exception | None = None
-        self.step: Step | None = None
+    operation: Callable[[Step], Any]
+    future: Reply[Any]
+    jobs: int = 1
+    read_only: bool = False
+    adds: bool = False
+    result: Any = None
+    error: Exception | None = None
+    step: Step | None = None
 
 
 _NO_LINE = object()
