@@ -143,7 +143,7 @@ def test_settings_come_from_the_file_and_the_environment(start_server: StartServ
     ("arguments", "environment", "message"),
     [
         (["--port", "70000"], {}, "--port must be a port (0 to 65535), got 70000"),
-        (["--port", "0", "--store", "oracle:x"], {}, "no store for 'oracle'"),
+        (["--port", "0", "--store", "oracle:x"], {}, "store URL must start with one of"),
         (["--config", "missing.toml"], {}, "cannot read the settings file missing.toml: No such file or directory"),
         ([], {"DUETIME_STROE": "x"}, "unknown environment variable DUETIME_STROE; the nearest known is DUETIME_STORE"),
         (["--dev"], {"DUETIME_HOST": "0.0.0.0"}, "--dev accepts any token and must listen on loopback"),

@@ -38,7 +38,7 @@ async def test_a_backup_of_one_store_is_restored_into_another_kind(
         await restore_backup(target, path, check_backup(path))
         assert await everything(target) == await everything(store)
         assert list(await target.check()) == []
-        with pytest.raises(Conflict, match="not empty"):
+        with pytest.raises(Conflict, match="must be empty"):
             await restore_backup(target, path, check_backup(path))
     finally:
         await target.close()
@@ -47,7 +47,7 @@ async def test_a_backup_of_one_store_is_restored_into_another_kind(
 async def test_a_file_that_exists_stays(saved: tuple[MemoryStore, Path]) -> None:
     store, path = saved
     before = path.read_bytes()
-    with pytest.raises(Conflict, match="not overwritten"):
+    with pytest.raises(Conflict, match="the file exists"):
         await write_backup(store, path)
     assert path.read_bytes() == before
     assert [one.name for one in path.parent.iterdir()] == [path.name]

@@ -379,9 +379,9 @@ async def test_two_targets_and_the_same_store_are_refused(tmp_path: Path) -> Non
     with pytest.raises(Conflict, match="is not done"):
         await move(source, second)
     url = f"sqlite://{tmp_path}/jobs.db"
-    with pytest.raises(InvalidRequest, match="same store"):
+    with pytest.raises(InvalidRequest, match="different stores"):
         async with opened(url, f"{url}?synchronous=OFF"):
             pass
-    with pytest.raises(InvalidRequest, match="from store to store"):
+    with pytest.raises(InvalidRequest, match="between stores"):
         async with opened("http://127.0.0.1:7777", url):
             pass

@@ -76,14 +76,14 @@ class Condition:
     root: Node | None
 
     def holds(self, answer: Value) -> bool:
-        """Whether the condition is true of this answer, a decoded JSON object or list. Never raises."""
+        """Returns whether the condition is true of this answer, a decoded JSON object or list. Never raises."""
         return self.root is not None and truth(_evaluate(self.root, answer))
 
 
 def parse(text: str) -> Condition:
     """Reads a condition. Raises InvalidCondition, with `position` (characters from 1) among its fields."""
     if len(text) > MAX_LENGTH:
-        _refuse(f"a retry condition has at most {MAX_LENGTH} characters", MAX_LENGTH)
+        _refuse(f"retry condition must have at most {MAX_LENGTH} characters, got {len(text)}", MAX_LENGTH)
     tokens = _tokens(text)
     if tokens[0].kind == "end":
         return Condition(None)

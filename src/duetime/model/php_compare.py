@@ -27,7 +27,7 @@ def truth(value: Value) -> bool:
 
 
 def order(left: Value, right: Value) -> int | None:
-    """-1, 0 or 1 for less, equal, greater; None if the two cannot be compared.
+    """-1, 0 or 1 for less, equal, greater. Returns None if the two cannot be compared.
 
     Of two arrays the longer one is greater. Arrays of the same length are compared key by key, and a key that the
     right one lacks makes them uncomparable. This is a loop and no recursion, because a receiver decides how deep

@@ -357,7 +357,7 @@ class OneJob(Protocol):
     def ack(self, lease: Lease, reply: Reply[Moved | LeaseLost | StoreUnavailable | None]) -> Send | None: ...
 
     def blocking(self) -> "BlockingOneJob | None":
-        """The same for other threads, with a connection of its own; None if the store has none."""
+        """The same for other threads, with a connection of its own. Returns None if the store has none."""
         ...
 
 
@@ -394,7 +394,7 @@ class Store(Protocol):
 
     @property
     def one_job(self) -> OneJob | None:
-        """Verbs for one job without a task; None if the store has none."""
+        """Verbs for one job without a task. Returns None if the store has none."""
         ...
 
     @property
@@ -553,7 +553,7 @@ class Store(Protocol):
         ...
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
-        """Read jobs in any state; None where there is none. A snapshot; moves nothing. Cost O(1) per id.
+        """Read jobs in any state. Returns None where there is none. A snapshot; moves nothing. Cost O(1) per id.
 
         Answers for the ids in order, for at least one; fewer answers than ids mean that the call ended at its bound.
         """

@@ -102,7 +102,7 @@ def _unknown(url: str) -> InvalidSettings:
     port = rest.partition("/")[0]
     if port.isascii() and port.isdigit():
         return InvalidSettings(f"{scheme}:{port} has no scheme: did you mean http://{scheme}:{port}?")
-    return InvalidSettings(f"no store for {scheme!r}: a store URL starts with one of {', '.join(SCHEMES)}")
+    return InvalidSettings(f"store URL must start with one of {', '.join(SCHEMES)}, got {scheme!r}")
 
 
 async def open_bulk(url: str) -> Bulk:

@@ -65,7 +65,7 @@ class Registry(Protocol):
         ...
 
     async def delete(self, kind: str, key: str, *, if_version: int | None = None) -> bool:
-        """Remove a record; False if there was none, and then the version does not rise.
+        """Remove a record. Returns False if there was none, and then the version does not rise.
 
         Atomic; idempotent. Raises VersionConflict.
         """

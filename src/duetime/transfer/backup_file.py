@@ -83,7 +83,7 @@ class BackupWriter:
 
 def _refuse_existing(path: Path) -> None:
     if path.exists() or path.is_symlink():
-        raise Conflict(f"{path} exists, and is not overwritten")
+        raise Conflict(f"cannot write {path}: the file exists")
 
 
 async def write_backup(store: Store, path: Path, progress: Done = lambda jobs: None) -> BackupSummary:
@@ -98,7 +98,7 @@ async def write_backup(store: Store, path: Path, progress: Done = lambda jobs: N
             os.fsync(raw.fileno())
         os.link(aside, path)  # fails if somebody else has made it meanwhile
     except FileExistsError:
-        raise Conflict(f"{path} exists, and is not overwritten") from None
+        raise Conflict(f"cannot write {path}: the file exists") from None
     finally:
         os.unlink(aside)
     return summary
@@ -153,9 +153,9 @@ def read_backup(path: Path) -> Iterator[BackupLine]:
                 if number == 0 and line.format != FORMAT:
                     raise InvalidRequest(f"{path} is not a backup of this release ({FORMAT})")
                 if last is not None and last.end:
-                    raise InvalidRequest(f"{path} goes on after its end")
+                    raise InvalidRequest(f"{path} is damaged: lines follow its end")
                 if line.end and line.end.sha256 != digest.hexdigest():
-                    raise InvalidRequest(f"{path} is damaged: its checksum is not that of its content")
+                    raise InvalidRequest(f"{path} is damaged: its checksum does not fit its content")
                 digest.update(data)
                 last = line
                 yield line
@@ -250,7 +250,7 @@ async def _require_empty(store: Store, summary: BackupSummary) -> None:
         return  # this restore was interrupted
     counts = await store.counts(list(await store.queues()))
     if record or any(one.total for one in counts) or await read_records(store.registry):
-        raise Conflict("the store is not empty, and a restore overwrites nothing: use an empty one")
+        raise Conflict("the store must be empty for a restore, which overwrites nothing")
     await store.registry.put(RESTORE, CURRENT, summary.sha256.encode())
 
 

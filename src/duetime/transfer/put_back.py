@@ -121,7 +121,7 @@ def _mark(job: Job, run: str) -> Mark:
 
 
 def _is_in_the_way(job: Job, answer: Pushed | DuetimeError) -> bool:
-    """Whether the push met another job with this id, or this job with another due time."""
+    """Returns whether the push met another job with this id, or this job with another due time."""
     if not isinstance(answer, Pushed) or answer.jobs[0].event is not Event.KEPT:
         return False
     kept = answer.jobs[0]

@@ -101,11 +101,11 @@ async def opened(source_url: str, target_url: str) -> AsyncGenerator[tuple[Store
     for url in (source_url, target_url):
         if url.startswith(("http:", "https:", "memory:")):
             raise InvalidRequest(
-                f"a move is from store to store (sqlite:, redis:, postgresql:, mysql:), not {mask(url)}"
+                f"a move must be between stores (sqlite:, redis:, postgresql:, mysql:), got {mask(url)}"
             )
     async with embedded_engine(source_url) as source, embedded_engine(target_url) as target:
         if (await source.store.ping()).epoch == (await target.store.ping()).epoch:
-            raise InvalidRequest("from and to are the same store")
+            raise InvalidRequest("from and to must be different stores")
         yield source.store, target.store
 
 

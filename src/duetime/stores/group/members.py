@@ -155,7 +155,7 @@ class Members:
         return Answers(found, problems)
 
     def drain_of(self, name: str) -> str:
-        """Whether a member drains, in the words of StoreInfo."""
+        """Returns whether a member drains, in the words of StoreInfo."""
         return "" if name not in self._drain else "empty" if name in self._emptied else "draining"
 
     # --- the records

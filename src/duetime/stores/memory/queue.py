@@ -107,7 +107,7 @@ class MemoryQueue:
         self.totals[day][what] += by
 
     def is_idle(self, now: int) -> bool:
-        """Whether the reaper may forget the queue."""
+        """Returns whether the reaper may forget the queue."""
         unused = max(self.used_at, self.held_at) + IDLE_MS <= now
         return unused and not self.jobs and self.rules == QueueRules()
 

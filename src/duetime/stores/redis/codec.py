@@ -79,7 +79,7 @@ class Header(NamedTuple):
 
 
 def is_value(raw: bytes) -> bool:
-    """Whether these bytes can be a header and a body."""
+    """Returns whether these bytes can be a header and a body."""
     return len(raw) > 0 and raw[0] & 3 > 0 and len(raw) >= HEADER_BYTES[raw[0]]
 
 

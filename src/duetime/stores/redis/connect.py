@@ -119,7 +119,7 @@ class SingleAddress(NamedTuple):
 
 
 def single_address(url: str) -> SingleAddress | None:
-    """None for the URL of a Sentinel or a Cluster."""
+    """Returns None for the URL of a Sentinel or a Cluster."""
     address = parse_address(url)
     if address.scheme in {"redis+cluster", "redis+sentinel"}:
         return None

@@ -334,7 +334,7 @@ def target(error: AskError) -> tuple[str, int]:
 
 
 def _is_misdirected(answer: Any) -> bool:
-    """True for errors that say: nothing was done, try elsewhere or a little later."""
+    """Returns True for errors that say: nothing was done, try elsewhere or a little later."""
     if not isinstance(answer, ResponseError):
         return False
     if isinstance(answer, (MovedError, AskError, TryAgainError, ClusterDownError, ReadOnlyError, MasterDownError)):

@@ -121,7 +121,7 @@ def first_word(error: ResponseError) -> str:
 
 
 def is_read_only(answer: object) -> bool:
-    """Whether Redis refuses a write because it is a replica."""
+    """Returns whether Redis refuses a write because it is a replica."""
     return isinstance(answer, ResponseError) and (isinstance(answer, ReadOnlyError) or first_word(answer) == "READONLY")
 
 

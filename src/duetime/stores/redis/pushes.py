@@ -34,7 +34,7 @@ class Batch(Protocol):
         ...
 
     def read(self, answer: Any) -> list[Pushed | DuetimeError] | None:
-        """Returns the answer to each request; None if nothing was done and the batch must be split."""
+        """Returns the answer to each request, or None if nothing was done and the batch must be split."""
         ...
 
     def split(self) -> "Sequence[Batch]":
@@ -52,7 +52,7 @@ def batches(requests: Sequence[Push]) -> Iterator[Batch]:
 
 
 def _is_repair(request: Push) -> bool:
-    """True for a lost job that is put back under its repair mark."""
+    """Returns True for a lost job that is put back under its repair mark."""
     is_one_kept_job = request.mark is not None and len(request.jobs) == 1 and request.if_exists is IfExists.KEEP
     return is_one_kept_job and request.mark == repair_mark(request.jobs[0])
 

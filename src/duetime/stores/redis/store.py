@@ -535,7 +535,7 @@ class RedisStore:
 
 
 def _read_wake(message: bytes) -> Wake | None:
-    """None for a message of another program: any user of this Redis may publish on the channel."""
+    """Returns None for a message of another program: any user of this Redis may publish on the channel."""
     try:
         name, _, text = message.decode().partition(" ")
         if text.startswith("r"):

@@ -33,7 +33,7 @@ class ServerSession(Session):
         super().__init__()
         self._later: list[Command] = []
         self.failed_at: int | None = None
-        """Which command of the last round trip the server refused; None if it was not a command that failed."""
+        """Which command of the last round trip the server refused; None if no command failed."""
 
     @property
     @abstractmethod
@@ -128,7 +128,7 @@ class ReadyAhead:
         return left[:limit]
 
     def is_all(self, priority: Priority) -> bool:
-        """Whether no others were ready."""
+        """Returns whether no others were ready."""
         return priority in self._all
 
 
@@ -171,7 +171,7 @@ class ServerStep(Step):
         self._session.put_off((query, parameters))
 
     def run_in_one_round_trip(self, queue: Queue, commands: Sequence[Command]) -> list[Rows] | None:
-        """Lock a queue, run commands and commit, all in one round trip; None if that is not possible.
+        """Lock a queue, run commands and commit, all in one round trip. Returns None if that is not possible.
 
         The commands get the parameters `queue` and `now`. The transaction after that is a new one.
         """
@@ -222,7 +222,7 @@ class ServerStep(Step):
 
     @abstractmethod
     def _insert_queue(self, names: Mapping[str, object]) -> bool:
-        """Make a queue's row; False if somebody else was faster."""
+        """Make a queue's row. Returns False if somebody else was faster."""
 
     def new_queue_id(self) -> int:
         return self.fetch_one("new_queue_id")[0]

@@ -84,7 +84,7 @@ class ServerStore(SqlStore):
     async def _reap_queues(
         self, reaping: QueueRound, agenda: Sequence[Queue], limit: int, moved: dict[Queue, Sequence[Moved]]
     ) -> bool:
-        """True if nothing is left to do but what the round has left out."""
+        """Returns True if nothing is left to do but what the round has left out."""
         left = limit
 
         async def reap_one(queue: Queue) -> bool:
@@ -99,7 +99,7 @@ class ServerStore(SqlStore):
         return left > 0
 
     async def _sweep(self) -> bool:
-        """Delete some of what is no longer needed; True if there is more to delete now."""
+        """Delete some of what is no longer needed. Returns True if there is more to delete now."""
         await self._write(verbs.sweep_what_has_ended)
         await self._write(verbs.forget_queues)
         for queue in await self._read(verbs.queues_with_old_totals):

@@ -55,7 +55,7 @@ class Step(ABC):
     @property
     @abstractmethod
     def has_written(self) -> bool:
-        """Whether the step may have changed something, so that it must be rolled back if it fails."""
+        """Returns whether the step may have changed something, so that it must be rolled back if it fails."""
 
     @property
     @abstractmethod
@@ -67,7 +67,7 @@ class Step(ABC):
 
     @abstractmethod
     def fetch_one(self, query: str, **parameters: object) -> Any:
-        """The row of a query that finds one row at most; None if it finds none."""
+        """The row of a query that finds one row at most. Returns None if it finds none."""
 
     @abstractmethod
     def execute(self, query: str, **parameters: object) -> None:

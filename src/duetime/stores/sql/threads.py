@@ -364,7 +364,7 @@ class ConnectionThreads:
         return error
 
     def _clean(self, session: Session, error: Exception) -> bool:
-        """Roll back after an error; False if the connection must not be used again."""
+        """Roll back after an error. Returns False if the connection must not be used again."""
         try:
             session.rollback()
         except self._link.errors:

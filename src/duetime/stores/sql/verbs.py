@@ -387,7 +387,7 @@ def fold_totals(step: Step, queue: Queue) -> None:
 
 
 def sweep_discarded(step: Step) -> bool:
-    """Delete some jobs of purged queues; True if there are more."""
+    """Delete some jobs of purged queues. Returns True if there are more."""
     discarded = step.fetch_one("some_discarded")
     if discarded is None:
         return False

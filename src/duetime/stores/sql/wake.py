@@ -242,7 +242,7 @@ class AnnouncingHub(WakeHub):
         self._tasks = []
 
     def _receive(self, payload: str) -> bool:
-        """Pass on what another process has posted; True if this process has."""
+        """Pass on what another process has posted. Returns True if this process has."""
         try:
             announcement = _decode(payload)
         except msgspec.MsgspecError:

@@ -107,7 +107,7 @@ def lacks_room(error: sqlite3.Error) -> bool:
 
 
 def checkpoint(connection: sqlite3.Connection) -> bool:
-    """Move the log into the file, so that its room is used again; False if that is not possible now."""
+    """Move the log into the file, so that its room is used again. Returns False if that is not possible now."""
     try:
         busy, log, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     except sqlite3.OperationalError:
@@ -128,7 +128,7 @@ def translate(error: sqlite3.Error, *, committing: bool = False) -> DuetimeError
 
 
 def is_unknown(error: sqlite3.Error) -> bool:
-    """Whether a statement that was its own transaction may have been committed all the same."""
+    """Returns whether a statement that was its own transaction may have been committed all the same."""
     return primary_code(error) == sqlite3.SQLITE_IOERR and not lacks_room(error)
 
 
@@ -296,7 +296,7 @@ class ForkGuard:
             connection.close()
 
     def roll_back(self) -> bool:
-        """Undo the transaction that is under way; False if there is none, because it was committed."""
+        """Undo the transaction that is under way. Returns False if there is none, because it was committed."""
         if self._connection is None:
             return True  # `wait` has closed it
         if not self._connection.in_transaction:

@@ -41,7 +41,7 @@ class BackgroundThread:
         self._is_closed = False
 
     def hand_over(self, work: Work) -> bool:
-        """False if it will not be done: the thread is closed, or the system starts no further threads."""
+        """Returns False if it will not be done: the thread is closed, or the system starts no further threads."""
         if self._is_closed:
             return False
         if self._thread is None:
@@ -172,7 +172,7 @@ class DiskReserve:
         return spare >= 0
 
     def release(self) -> bool:
-        """Delete the reserve file to make room; False if there is none. Called in the writer's thread."""
+        """Delete the reserve file to make room. Returns False if there is none. Called in the writer's thread."""
         self.check_next_push()
         self._is_released = True  # a thread that writes it stops, because a file in use keeps its room when deleted
         try:
