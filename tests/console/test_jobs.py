@@ -266,3 +266,19 @@ def test_exported_jobs_are_pushed_again_as_they_were(
         assert bool(again.expires_at) == bool(job.expires_at)
         # What was left at the export; the time until the push comes on top.
         assert again.expires_at >= job.expires_at - 1
+
+
+def test_the_next_jobs_of_all_queues_are_listed_by_due_time(boss: Visitor, client: duetime.Client) -> None:
+    names = [f"next-{uuid.uuid4().hex[:8]}" for _ in range(3)]
+    for number in range(25):  # more of each queue than are read at a time
+        for place, name in enumerate(names):
+            due_at = 1_577_836_800_000 + number * 3 + place  # before the jobs of all other tests
+            client.queue(name).push({"n": number}, id=f"{number:02}", due_at=due_at)
+    client.queue(names[0]).later("1h", "not yet")
+    page = boss.get("jobs", state="ready").text.partition("<tbody>")[2]
+    shown = re.findall(rf"queue=({'|'.join(names)})&amp;id=(\d\d)", page)
+    assert shown == [(name, f"{number:02}") for number in range(25) for name in names][: len(shown)]
+    assert len(shown) == 50
+    assert "not yet" in boss.get("jobs").text
+    for name in names:
+        client.queue(name).purge()

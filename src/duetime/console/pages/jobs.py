@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +16,7 @@ from duetime.console.errors_seen import ErrorName, name_error
 from duetime.console.formats import body_text
 from duetime.console.forms import FormReader
 from duetime.console.job_lines import job_line
+from duetime.console.queue_looks import LiveQueue
 from duetime.console.searches import contains
 from duetime.console.visit import Visit, chosen, queue_link
 from duetime.model.clock import MAX_INSTANT, rfc3339
@@ -35,6 +38,10 @@ RETRYING = "retrying"
 """Waiting jobs that were tried before: shown like a state, though stores keep them among ready and delayed."""
 TABS = (State.READY, State.DELAYED, RETRYING, State.LEASED, State.DEAD)
 MOST_TRAIL = 30
+ALL_TABS = (State.DELAYED, State.READY, State.LEASED)
+READ_JOBS = 10
+MOST_READS = 60
+"""How many times queues are read for the list of all queues, each for READ_JOBS jobs."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +188,9 @@ async def check_queue_exists(visit: Visit, pool: str, queue: Queue) -> None:
 
 
 async def list_jobs(visit: Visit) -> Response:
-    """The jobs of one queue by state and filter. Without a queue, the queues and their numbers."""
+    """The jobs of one queue by state and filter. Without a queue, the next jobs of all queues."""
     if not visit.query.get("queue"):
-        return await _list_queues(visit)
+        return await _list_all(visit)
     pool, queue = visit.pool(), visit.queue()
     await check_queue_exists(visit, pool, queue)
     [counts] = await visit.engine().store.counts([queue])
@@ -231,11 +238,48 @@ def preview(job: Job) -> str:
     return shown if shown is not None else body_text(job.body[:PREVIEW])[1][:PREVIEW] if job.body else ""
 
 
-async def _list_queues(visit: Visit) -> Response:
+async def _list_all(visit: Visit) -> Response:
+    """The next jobs of all queues: by due time, running ones by the end of their leases."""
+    state = State(chosen([str(one) for one in ALL_TABS], visit.query.get("state", "")))
     look = await visit.parts.live.looks.look_for_page(is_partial=visit.is_partial)
-    lines = [line for line in look.lines if visit.sees(line.pool, line.queue.namespace) and line.counts.total]
-    lines.sort(key=lambda line: -line.counts.total)
-    return visit.page("job_queues.html", lines=lines[:PER_PAGE], queues=len(lines), counting=not look.is_known)
+    counts = visit.parts.live.looks.sums(look, *visit.scope, visit.sees).counts
+    lines = [line for line in look.lines if getattr(line.counts, state) and visit.sees(line.pool, line.queue.namespace)]
+    found = await _next_jobs(visit, state, lines)
+    return visit.page(
+        "all_jobs.html",
+        state=state,
+        tabs=ALL_TABS,
+        counts=counts,
+        rows=[(pool, job, preview(job)) for pool, job in found],
+        total=getattr(counts, state),
+        counting=not look.is_known,
+    )
+
+
+async def _next_jobs(visit: Visit, state: State, lines: Sequence[LiveQueue]) -> list[tuple[str, Job]]:
+    """A queue is read when its earliest job may be the next one, and a few jobs at a time."""
+    heap: list[tuple[int, int, LiveQueue, str | None, Job | None]] = []
+    number = count()
+    for line in lines:
+        bound = line.head or 0 if state is not State.LEASED else 0
+        heap.append((bound, next(number), line, None, None))
+    heapify(heap)
+    found: list[tuple[str, Job]] = []
+    reads = 0
+    while heap and len(found) < PER_PAGE:
+        bound, _, line, cursor, job = heappop(heap)
+        if job is not None:
+            found.append((line.pool, job))
+        elif reads < MOST_READS:
+            reads += 1
+            store = visit.parts.pools.engine(line.pool).store
+            page = await store.list_jobs(line.queue, state, cursor=cursor, limit=READ_JOBS)
+            for one in page.jobs:
+                bound = one.lease_until if state is State.LEASED else one.due_at
+                heappush(heap, (bound, next(number), line, None, one))
+            if page.cursor is not None:
+                heappush(heap, (bound, next(number), line, page.cursor, None))
+    return found
 
 
 # --- export
