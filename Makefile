@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --durations 10
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
-.PHONY: help run setup setup-dev setup-bench test test-full check quick format faults pipeline screenshots docs bench lock release-check clean
+.PHONY: help run setup setup-dev setup-bench test test-full check quick format faults mutants pipeline screenshots docs bench lock release-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -93,6 +93,9 @@ format: $(VENV)/.stamp-dev ## Generate the blocking client, format the code and 
 faults: setup-dev ## Break everything under load on every store and check the guarantees: make faults ARGS="--stores redis"
 	@bad=0; $(BIN)/python -m tests.faults.blackbox $(ARGS) || bad=1; \
 	DUETIME_SIM_SEEDS=$(SEEDS) $(PYTEST) -q tests/simulation || bad=1; exit $$bad
+
+mutants: $(VENV)/.stamp-dev ## Plant faults in the code and see that the simulation finds them: make mutants ARGS="--only fence"
+	$(BIN)/python -m tests.simulation.mutants $(ARGS)
 
 pipeline: setup-dev ## Tell the pipelines' story: make pipeline ARGS="--rows 10000"
 	@exec $(BIN)/duetime pipeline demo $(ARGS)

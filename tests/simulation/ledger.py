@@ -3,19 +3,33 @@
 `Ledger` writes down every move at the instant it happens, below all faults, and complains about one that cannot be:
 a delivery before its time or beside a live lease, a lease taken back too early, a job that comes from nowhere.
 `Wire` is an engine's own faulty connection to it and knows which leases reached the engine and which it gave back.
+`Notebook` is the engine's recorder: it takes its time to write, as a disk does, and sometimes fails.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from duetime.engine.recorder import Recorder, Step
 from duetime.model.clock import Clock
-from duetime.model.errors import DuetimeError
+from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.model.job import Delivery, Event, Lease, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange, Wake
+from duetime.stores.base import (
+    Ask,
+    Push,
+    Pushed,
+    QueueRules,
+    Reaped,
+    Reply,
+    Reserved,
+    RulesChange,
+    Send,
+    Wake,
+    pushed_parts,
+)
 from duetime.stores.memory.store import MemoryStore
 from tests.faults.store_faults import FaultyStore
 
@@ -126,6 +140,8 @@ class Ledger(MemoryStore):
             self._complain("delivered under a wrong number", delivery, entry)
         if delivery.due_at > now or (delivery.expires_at and delivery.expires_at < now):
             self._complain("delivered early or expired", delivery, entry)
+        if 0 < delivery.tries < delivery.used:
+            self._complain("delivered more often than its tries allow", delivery, entry)
         key = lease.queue, lease.id
         self.jobs[key] = Entry(lease.born, lease.attempt, LEASED, now, until=delivery.lease_until)
 
@@ -238,3 +254,78 @@ class Wire(FaultyStore):
     async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
         self.returned.add(lease)
         return await super().give_back(lease, delay_ms)
+
+
+class WireOneJob:
+    """Single-job calls over a wire. A task makes each of them; a real store uses a thread or the replies of a socket.
+    Like a real one it declines a call now and then.
+    """
+
+    def __init__(self, wire: Wire, declines: Callable[[], bool]) -> None:
+        self._wire, self._declines = wire, declines
+        self._calls: set[asyncio.Task[None]] = set()
+
+    def push(self, queue: Queue, request: Push, reply: Reply[Any]) -> Send | None:
+        return self._sending(lambda: self._wire.push(queue, [request]), reply)
+
+    def ack(self, lease: Lease, reply: Reply[Any]) -> Send | None:
+        return self._sending(lambda: self._wire.ack(lease.queue, [lease]), reply)
+
+    def reserve(self, queue: Queue, ask: Ask, reply: Reply[Any]) -> Send | None:
+        return self._sending(lambda: self._wire.reserve(queue, [ask]), reply)
+
+    def blocking(self) -> None:
+        return None
+
+    def _sending(self, call: Callable[[], Coroutine[Any, Any, Any]], reply: Reply[Any]) -> Send | None:
+        return None if self._declines() else lambda: self._start(call(), reply)
+
+    def _start(self, call: Coroutine[Any, Any, Any], reply: Reply[Any]) -> None:
+        task = asyncio.create_task(self._answer(call, reply))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _answer(self, call: Coroutine[Any, Any, Any], reply: Reply[Any]) -> None:
+        try:
+            answer = await call
+        except DuetimeError as error:
+            reply.set_exception(error)
+        else:
+            reply.set_result(answer if isinstance(answer, Reserved) else answer[0])
+
+
+class Notebook(Recorder):
+    """Records the jobs that an engine accepted, as a journal does: they are `written` when a flush ends. Flushes end
+    one after the other.
+    """
+
+    def __init__(self, flush_s: Callable[[], float], fails: Callable[[], bool]) -> None:
+        self._flush_s, self._fails = flush_s, fails
+        self._noted: set[tuple[Queue, str, int]] = set()
+        self._free_at = 0.0
+        self.written: set[tuple[Queue, str, int]] = set()
+
+    def after(self, step: Step, outcome: Any) -> Any:
+        if step.verb == "push" and not isinstance(outcome, BaseException):
+            _, parts = pushed_parts(step.asked, outcome)
+            jobs = [moved for part in parts if isinstance(part, Pushed) for moved in part.jobs]
+            self._noted |= {(step.queue, moved.id, moved.born) for moved in jobs}
+        return outcome
+
+    def flushed(self) -> asyncio.Future[None] | None:
+        if not self._noted:
+            return None
+        noted, self._noted = self._noted, set[tuple[Queue, str, int]]()
+        loop = asyncio.get_running_loop()
+        flush: asyncio.Future[None] = loop.create_future()
+        self._free_at = max(self._free_at, loop.time()) + self._flush_s()
+        loop.call_at(self._free_at, self._end_flush, flush, noted)
+        return flush
+
+    def _end_flush(self, flush: asyncio.Future[None], noted: set[tuple[Queue, str, int]]) -> None:
+        if self._fails():
+            flush.set_exception(StoreUnavailable("the journal's disk is full", unknown=True))
+            flush.exception()  # retrieved, also if nobody waits for it
+        else:
+            self.written |= noted
+            flush.set_result(None)

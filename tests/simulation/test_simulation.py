@@ -14,6 +14,7 @@ from duetime.engine.engine import Engine
 from duetime.engine.reaper import Reaper
 from duetime.engine.waiters import QueueWaiters, Waiter
 from tests.plugins.scale import read_scale
+from tests.simulation.mutants import MUTANTS, ROOT
 from tests.simulation.world import World, live
 
 SEEDS_PER_TEST = 25
@@ -108,4 +109,9 @@ def test_it_notices_queues_whose_empty_calls_set_off_each_other(monkeypatch: pyt
 
 def test_it_notices_a_queue_that_freed_consumers_are_not_offered_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueueWaiters, "on_waiter_free", lambda queue: None)
-    assert "nobody told the consumer" in complaints_of(range(64, 128, 2))
+    assert "nobody told the consumer" in complaints_of(range(16, 64, 2))
+
+
+def test_mutants_are_changes_of_the_code_as_it_is() -> None:
+    counts = {one.name: (ROOT / "src" / "duetime" / one.file).read_text().count(one.old) for one in MUTANTS}
+    assert [name for name, count in counts.items() if count != 1] == []

@@ -10,6 +10,9 @@ Three in four of each kind are lonely, so that a wake that is lost is not made g
 long, few jobs, and in calm all of them in rounds, within the time that a call takes. The others are crowded; and half
 of those are thronged: dozens of consumers, each on several of five queues, and no store answers at once.
 
+In half of them stores have single-job calls, engines write a journal that takes its time, and consumers hold their
+leases in `HeldLeases`, whatever else they are.
+
 When all jobs have come to their end, everybody rests: consumers that wait cause no call for jobs.
 """
 
@@ -19,13 +22,15 @@ import random
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from duetime.engine import Engine, batcher, waiters
+from duetime.consumer.held_leases import HeldLeases
+from duetime.engine import Engine, batcher, reaper, waiters
 from duetime.engine import engine as engine_module
+from duetime.engine.duties import run_duty
 from duetime.model.errors import JobExists, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob, Priority
 from duetime.model.names import Queue
 from duetime.stores.base import RulesChange
-from tests.simulation.ledger import LEASED, WAITING, Ledger, Wire
+from tests.simulation.ledger import LEASED, WAITING, Ledger, Notebook, Wire, WireOneJob
 from tests.simulation.virtual_loop import LoopClock, run_virtual
 
 QUEUES = [Queue("shop", name) for name in ("mail", "sms", "fax", "post", "call")]
@@ -38,6 +43,10 @@ REST_S = 3.0
 """How long nothing may be asked at the end."""
 DRAIN_S = 60.0
 """How long everything may take to come to its end after that."""
+LIFE_S = 600.0
+"""A world that lasts longer waits for an answer that never comes."""
+HELD_MS = 1000
+"""For how long `HeldLeases` renews a lease each time."""
 MOMENT_MS = 800
 """Longer than any few calls take."""
 RECOVERY_MS = 3500
@@ -53,16 +62,20 @@ class World:
         self.calm = seed % 2 == 0
         self.lonely = seed % 8 < 6
         self.thronged = seed % 16 > 13
+        self.single_jobs, self.journals, self.holds = ((seed // 16) & bit > 0 for bit in (1, 2, 4))
         self.queues = QUEUES if self.thronged else FEW_QUEUES
         self.chance = random.Random(seed)
         self.clock = LoopClock()
         self.ledger = Ledger(self.clock)
         self.engines: list[Engine] = []
         self.wires: list[Wire] = []
+        self.notebooks: list[Notebook] = []
         self.parked: dict[asyncio.Task[Any], tuple[int, list[Queue]]] = {}
         self.received: set[Lease] = set()
         self.held: dict[tuple[Queue, str, int], Delivery] = {}
         self.could_not_give_back = Lapses()
+        self.holder: HeldLeases | None = None
+        self.unanswered = 0
         self.sound_since = NEVER
         self.busy = True
         self.over = False
@@ -76,6 +89,7 @@ class World:
         async with asyncio.TaskGroup() as group:
             for _ in range(chance.choice([1, 2])):
                 await self.start_engine(group)
+            renewing = self.start_renewing(group) if self.holds else None
             trouble = [group.create_task(actor) for actor in self.troubles(group)]
             crowd = 2 if self.lonely else chance.randint(16, 40) if self.thronged else chance.randint(3, 7)
             consumers = [group.create_task(self.consume()) for _ in range(crowd)]
@@ -91,6 +105,8 @@ class World:
                 task.cancel()
             await asyncio.wait(consumers)
             watching.cancel()
+            if renewing:
+                renewing.cancel()
             for stop in self._stops:
                 stop.set()
         await self.judge()
@@ -112,9 +128,13 @@ class World:
 
     async def start_engine(self, group: asyncio.TaskGroup) -> None:
         wire, stop, started = Wire(self.ledger, self.interrupt), asyncio.Event(), asyncio.Event()
+        if self.single_jobs:
+            wire.one_job = WireOneJob(wire, declines=lambda: self.chance.random() < 0.2)
+        notebooks = [self.new_notebook()] if self.journals else []
+        self.notebooks += notebooks
 
         async def run() -> None:
-            async with Engine(wire, chance=self.chance.random) as engine:
+            async with Engine(wire, chance=self.chance.random, recorders=notebooks) as engine:
                 self.engines.append(engine)
                 started.set()
                 await stop.wait()
@@ -125,6 +145,18 @@ class World:
         self.lag(wire)
         group.create_task(run())
         await started.wait()
+
+    def new_notebook(self) -> Notebook:
+        longest, fails = self.chance.choice([0.0, 0.005, 0.1]), 0.0 if self.calm else 0.05
+        return Notebook(
+            flush_s=lambda: self.chance.random() * longest,
+            fails=lambda: self.busy and self.chance.random() < fails,
+        )
+
+    def start_renewing(self, group: asyncio.TaskGroup) -> asyncio.Task[None]:
+        now = asyncio.get_running_loop().time
+        self.holder = HeldLeases(lambda: self.some_engine(self.chance), HELD_MS, group.create_task, now)
+        return group.create_task(run_duty(self.holder))
 
     def lag(self, wire: Wire) -> None:
         """Some stores answer at once, some take their time, and some never announce anything."""
@@ -148,7 +180,7 @@ class World:
 
     async def rest(self) -> None:
         """Nothing is left to take: those who wait look no more, and whoever comes looks once at each queue."""
-        await asyncio.sleep(1.0)  # calls under way end, and consumers that had something to do come back
+        await asyncio.sleep(1.5)  # calls under way end, and consumers that had something to do come back
         asked, came = self.asked(), self.looks
         await asyncio.sleep(REST_S)
         asked, came = self.asked() - asked, self.looks - came
@@ -180,7 +212,11 @@ class World:
 
     async def outcome(self, task: "asyncio.Task[T]") -> T | None:
         await asyncio.wait([task])
-        if task.cancelled() or isinstance(task.exception(), StoreUnavailable | LeaseLost | JobExists):
+        if task.cancelled():
+            return None
+        if isinstance(error := task.exception(), StoreUnavailable | LeaseLost | JobExists):
+            if self.calm and isinstance(error, StoreUnavailable):
+                self.complain("refused although nothing is broken", error)
             return None
         return task.result()
 
@@ -227,8 +263,11 @@ class World:
         if pushed and [moved.id for moved in pushed.jobs] != [job.id for job in jobs]:
             self.complain("the answer to somebody else", pushed, jobs)
         for moved in pushed.jobs if pushed else []:
-            if (queue, moved.id, moved.born) not in self.ledger.accepted:
+            accepted = (queue, moved.id, moved.born)
+            if accepted not in self.ledger.accepted:
                 self.complain("accepted and not kept", moved)
+            if self.journals and not any(accepted in notebook.written for notebook in self.notebooks):
+                self.complain("answered before it was written", moved)
 
     async def consume(self) -> None:
         chance = random.Random(self.chance.random())
@@ -247,7 +286,7 @@ class World:
         call = self.some_engine(chance).reserve(
             queues,
             limit=limit,
-            ttr_ms=chance.choice([20, 100, 400, 1000]),
+            ttr_ms=HELD_MS if self.holds else chance.choice([20, 100, 400, 1000]),
             wait_ms=wait_ms,
         )
         task = asyncio.create_task(call)
@@ -309,7 +348,38 @@ class World:
         if holder and holder.lease == lease:
             del self.held[lease.queue, lease.id, lease.born]
 
+    async def hold(self, holder: HeldLeases, delivery: Delivery, chance: random.Random) -> None:
+        """Work for longer than the lease lasts; `holder` renews it. While nothing is broken it cannot be lost."""
+        lease, lost = delivery.lease, asyncio.Event()
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if delivery.lease_until <= self.clock.now_ms():
+            return
+        since = self.clock.now_ms()
+        holder.add(lease, lost.set)
+        self.unanswered += 1
+        await asyncio.sleep(chance.choice([0.0, 0.1, 2.5]) * chance.random())
+        self.let_go(lease)
+        match chance.choice(["ack", "ack", "release", "kill", "give_back"]) if self.busy else "ack":
+            case "ack":
+                holder.ack(lease, answered.set_result)
+                answer = await answered
+                if isinstance(answer, StoreUnavailable):
+                    self.complain("an ack was given up during an outage", lease)
+            case "release":
+                answer = await self.outcome(asyncio.create_task(holder.release(lease, delay_ms=30, error="no")))
+            case "kill":
+                answer = await self.outcome(asyncio.create_task(holder.kill(lease)))
+            case _:
+                answer = await self.outcome(asyncio.create_task(holder.give_back(lease)))
+        self.unanswered -= 1
+        sound = self.calm or self.sound_since + RECOVERY_MS < since
+        if sound and lease.id not in OWN_IDS and (lost.is_set() or not isinstance(answer, Moved)):
+            self.complain("a lease that was renewed is lost", lease, answer)
+
     async def handle(self, delivery: Delivery, chance: random.Random) -> None:
+        if self.holder is not None:
+            await self.hold(self.holder, delivery, chance)
+            return
         lease, engine = delivery.lease, self.some_engine(chance)
         await asyncio.sleep(chance.choice([0.0, 0.0, 0.01, 0.2]) * chance.random())
         kinds = ["ack", "ack", "release", "kill", "crash", "late", "extend", "give_back"]
@@ -421,6 +491,8 @@ class World:
 
     async def judge(self) -> None:
         self.ledger.audit()
+        if self.unanswered or self.holder:
+            self.complain("a consumer still holds leases", self.unanswered)
         for problem in await self.ledger.check():
             self.complain("not sound", problem)
         reached = {lease for wire in self.wires for lease in wire.reached}
@@ -459,17 +531,19 @@ def live(seed: int) -> World:
     log = logging.getLogger("duetime.engine")
     state, heavy = random.getstate(), batcher.HEAVY_JOBS
     check_every_s, many = waiters.CHECK_EVERY_S, engine_module.MANY_QUEUES
+    longest_rest_s = reaper.LONGEST_REST_S
     random.seed(seed)
     log.addHandler(world.could_not_give_back)
     if world.calm:
-        waiters.CHECK_EVERY_S = 1e6
+        waiters.CHECK_EVERY_S, reaper.LONGEST_REST_S = 1e6, 3.0
     if seed % 5 == 0:
         batcher.HEAVY_JOBS = 1  # even these small calls take turns
     if seed % 3 == 0:
         engine_module.MANY_QUEUES = len(world.queues)  # the look that asks for all heads at first
     try:
-        run_virtual(world.live(), seed=seed)
+        run_virtual(asyncio.wait_for(world.live(), LIFE_S), seed=seed)
     finally:
+        reaper.LONGEST_REST_S = longest_rest_s
         waiters.CHECK_EVERY_S, engine_module.MANY_QUEUES, batcher.HEAVY_JOBS = check_every_s, many, heavy
         log.removeHandler(world.could_not_give_back)
         random.setstate(state)
