@@ -15,7 +15,7 @@ def test_one_frame_of_top(shell: Shell) -> None:
     shell.ok("push", "night", "x", "--delay", "1h")
     shell.ok("queue", "pause", "night")
     [frame] = shell.json("top", "--once")
-    assert frame.keys() == {"now", "totals", "queues"}
+    assert frame.keys() == {"now", "totals", "queues", "bridges"}
     mail, night = frame["queues"]
     assert mail.keys() == {
         "namespace",

@@ -20,7 +20,7 @@ from duetime.model.job import Delivery, NewJob
 
 SYSTEM = "delayqueue"
 BUCKETS = 2
-SCAN_STEP = 2000
+SCAN_STEP = 500
 PRIORITIES = (1, 2, 3)
 
 

@@ -9,9 +9,11 @@ first that the next `hold` returns, with the same name and jobs.
 import hashlib
 from collections.abc import Sequence
 from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 
+from duetime.model.errors import InvalidSettings
 from duetime.model.job import Delivery, NewJob
 from duetime.model.names import MAX_ID
 
@@ -76,3 +78,49 @@ def relayed_id(system: str, theirs: str) -> str:
     if len(plain) <= MAX_ID and plain.isprintable():
         return plain
     return f"{system}-{hashlib.blake2b(theirs.encode(errors='surrogateescape'), digest_size=16).hexdigest()}"
+
+
+class BridgeOptions(Struct, frozen=True):
+    """What only some of the systems have: the prefix of their keys; Laravel's retry_after and handler of our jobs."""
+
+    prefix: str | None = None
+    retry_after: str = "90s"
+    handler: str | None = None
+
+
+def open_foreign(system: str, url: str, options: BridgeOptions) -> ForeignQueues:
+    """`system` is laravel, redisson, lmstfy or delayqueue. Modules are imported here: each needs drivers of its own."""
+    match system:
+        case "laravel":
+            from duetime.bridges.laravel import connect  # noqa: PLC0415
+
+            given = {"retry_after": options.retry_after, "handler": options.handler}
+            return connect(url, prefix=options.prefix or "", **given)  # pyright: ignore[reportArgumentType]
+        case "redisson":
+            from duetime.bridges.redisson import Redisson  # noqa: PLC0415
+
+            return Redisson(url)
+        case "lmstfy":
+            from duetime.bridges.lmstfy import Lmstfy  # noqa: PLC0415
+
+            return Lmstfy(url)
+        case "delayqueue":
+            from duetime.bridges.delayqueue import DelayQueue  # noqa: PLC0415
+
+            return DelayQueue(url, prefix="dq_" if options.prefix is None else options.prefix)
+        case _:
+            raise InvalidSettings(f"bridge must be to laravel, redisson, lmstfy or delayqueue, got {system!r}")
+
+
+def open_bridge(address: str) -> tuple[str, ForeignQueues]:
+    """Name and queues of an address like `laravel+redis://localhost/0?prefix=laravel_database_#shop`. The name is the
+    fragment, or the system.
+    """
+    system, plus, url = address.partition("+")
+    if not plus:
+        raise InvalidSettings("bridge must be given as SYSTEM+URL, like laravel+redis://localhost?prefix=laravel_")
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options = BridgeOptions(query.pop("prefix", None), query.pop("retry_after", "90s"))
+    plain = urlunsplit(parts._replace(query=urlencode(query), fragment=""))
+    return parts.fragment or system, open_foreign(system, plain, options)

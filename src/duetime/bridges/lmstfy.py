@@ -24,7 +24,7 @@ from duetime.model.names import MAX_ID
 
 SYSTEM = "lmstfy"
 TIMER = "timer_set"
-SCAN_STEP = 2000
+SCAN_STEP = 500
 PLAIN_ID = 26
 
 

@@ -29,7 +29,7 @@ from duetime.stores.base import Mark, Pushed, Withdrawal
 if TYPE_CHECKING:
     from duetime.engine import Engine
 
-BATCH = 500
+BATCH = 250
 MARK_LIFE_MS = 30 * DAY_MS
 """A batch must be forgotten within this time after it was pushed; later its jobs could come twice."""
 IDLE_S = 0.5

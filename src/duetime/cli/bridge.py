@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duetime.bridges.foreign import ForeignQueues, Sizes
+from duetime.bridges.foreign import BridgeOptions, ForeignQueues, Sizes, open_foreign
 from duetime.bridges.relay import Relay
 from duetime.cli.options import Target, takes_options
 from duetime.cli.progress import show_progress
@@ -55,33 +55,11 @@ class ForeignPlace:
 
     @contextmanager
     def opened(self) -> Generator[ForeignQueues]:
-        foreign = self._open()
+        foreign = open_foreign(self.system, self.source, BridgeOptions(self.prefix, self.retry_after, self.handler))
         try:
             yield foreign
         finally:
             foreign.close()
-
-    def _open(self) -> ForeignQueues:
-        """Imported here: each needs a driver of its own."""
-        match self.system:
-            case System.LARAVEL:
-                from duetime.bridges.laravel import connect  # noqa: PLC0415
-
-                return connect(
-                    self.source, prefix=self.prefix or "", retry_after=self.retry_after, handler=self.handler
-                )
-            case System.REDISSON:
-                from duetime.bridges.redisson import Redisson  # noqa: PLC0415
-
-                return Redisson(self.source)
-            case System.LMSTFY:
-                from duetime.bridges.lmstfy import Lmstfy  # noqa: PLC0415
-
-                return Lmstfy(self.source)
-            case System.DELAYQUEUE:
-                from duetime.bridges.delayqueue import DelayQueue  # noqa: PLC0415
-
-                return DelayQueue(self.source, prefix="dq_" if self.prefix is None else self.prefix)
 
 
 @dataclass(frozen=True)

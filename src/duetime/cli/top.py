@@ -14,7 +14,7 @@ import time
 import tty
 from collections import deque
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -25,6 +25,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from duetime.bridges.foreign import ForeignQueues, Sizes, open_bridge
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, queue_document
 from duetime.cli.queues import SomeQueues, describe_rules, status_document
@@ -67,13 +68,17 @@ class TopFrame:
     rows: Sequence[TopLine]
     totals: Counts
     hidden: int = 0
+    others: Sequence[tuple[str, str, Sizes]] = ()
+    """Queues of other systems: bridge, queue, sizes."""
 
 
 class QueueSampler:
     """Samples all queues repeatedly and computes rates."""
 
-    def __init__(self, client: Client, only: Sequence[str] = ()) -> None:
-        self._client = client
+    def __init__(
+        self, client: Client, only: Sequence[str] = (), bridges: Sequence[tuple[str, ForeignQueues]] = ()
+    ) -> None:
+        self._client, self._bridges = client, bridges
         self._only = frozenset(only)
         self._history: dict[Queue, deque[Counts]] = {}
 
@@ -87,7 +92,8 @@ class QueueSampler:
         busiest = sorted(statuses, key=lambda one: (-one.counts.ready - one.counts.leased, one.queue))[:room]
         rows = [self._row(status) for status in sorted(busiest, key=lambda one: one.queue)]
         totals = sum_counts([status.counts for status in statuses])
-        return TopFrame(totals.now or time.time_ns() // 1_000_000, rows, totals, len(statuses) - len(rows))
+        others = [(name, one, foreign.sizes(one)) for name, foreign in self._bridges for one in foreign.names()]
+        return TopFrame(totals.now or time.time_ns() // 1_000_000, rows, totals, len(statuses) - len(rows), others)
 
     def _row(self, status: QueueStatus) -> TopLine:
         coming, going = flow(list(self._history[status.queue]))
@@ -138,6 +144,10 @@ def draw(frame: TopFrame, target: Target, problem: str = "") -> RenderableType:
     table.add_column("", no_wrap=True)
     for row in frame.rows:
         table.add_row(*_cells(row))
+    for name, queue, sizes in frame.others:
+        counted = _number(sizes.ready, "green"), _number(sizes.delayed, "cyan"), _number(sizes.reserved, "yellow")
+        unknown = [Text("-", style="dim")] * 4
+        table.add_row(Text(f"{name}: {queue}"), *counted, *unknown, _lateness(_late_there(sizes, frame.now)), Text(""))
     totals = frame.totals
     head = Text.assemble(("Duetime", "bold"), f"  {target.space} at {mask(target.address)}  {rfc3339(frame.now)}")
     sums = Text(
@@ -145,10 +155,14 @@ def draw(frame: TopFrame, target: Target, problem: str = "") -> RenderableType:
         f"{totals.leased:,} running, {totals.dead:,} failed",
         style="dim",
     )
-    body = table if frame.rows else Text(f"no queues in {target.space} yet", style="dim")
+    body = table if frame.rows or frame.others else Text(f"no queues in {target.space} yet", style="dim")
     foot: list[Text] = [Text(f"and {frame.hidden} less busy queues", style="dim")] if frame.hidden else []
     foot += [Text(problem, style="bold red")] if problem else []
     return Group(head, sums, Text(""), body, *foot)
+
+
+def _late_there(sizes: Sizes, now: int) -> int | None:
+    return max(0, now - sizes.oldest_due_at) if sizes.oldest_due_at is not None else None
 
 
 def _cells(row: TopLine) -> list[Text]:
@@ -196,6 +210,10 @@ def frame_document(frame: TopFrame) -> dict[str, Any]:
             }
             for row in frame.rows
         ],
+        "bridges": [
+            {"bridge": name, "queue": queue, **msgspec.to_builtins(sizes), "late_ms": _late_there(sizes, frame.now)}
+            for name, queue, sizes in frame.others
+        ],
     }
 
 
@@ -235,6 +253,10 @@ def top(
     queues: SomeQueues = None,
     interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two samples.")] = "1s",
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    bridge: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SYSTEM+URL", help="Also queues of another system; repeatable."),
+    ] = None,
 ) -> None:
     """Watch the queues of the namespace: counts, rates, lateness. Press q to leave.
 
@@ -245,12 +267,16 @@ def top(
         duetime top
         duetime top mail --interval 5s
         duetime top --once --json
+        duetime top --bridge 'laravel+redis://localhost?prefix=laravel_database_'
     """
     interval_ms = duration_ms(interval)
     if interval_ms < SHORTEST_MS:
         raise InvalidRequest(f"--interval must be at least {SHORTEST_MS} ms, got {interval!r}")
-    with target.connect() as client:
-        sampler = QueueSampler(client, queues or ())
+    with target.connect() as client, ExitStack() as stack:
+        bridges = [open_bridge(one) for one in bridge or ()]
+        for _, foreign in bridges:
+            stack.callback(foreign.close)
+        sampler = QueueSampler(client, queues or (), bridges)
         frame = sampler.look()
         answer = target.answer
         if once or target.json or not sys.stdout.isatty():

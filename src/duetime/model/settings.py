@@ -253,6 +253,9 @@ class Settings:
     alert_mail_domains: str = _row(
         "", TEXT, "domains that topics may send alert mail to: example.com, example.org; none if empty"
     )
+    bridges: str = _row(
+        "", TEXT, "other systems whose sizes are shown: laravel+redis://host?prefix=..., redisson+redis://host ..."
+    )
     language: str = _row(
         "en",
         TEXT,

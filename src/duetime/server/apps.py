@@ -261,7 +261,16 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.registry_copy, failures=settings.alert_callbacks)
     watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
     added, schedules = RegisteredPools(runtime.pools, runtime.registry_copy), ScheduleRunners(runtime.pools)
-    return (added, runtime.alerts, watchdog, callbacks.logs, courier, schedules, runtime.live_figures)
+    sizes = _bridge_sizes(runtime) if settings.bridges else ()
+    return (*sizes, added, runtime.alerts, watchdog, callbacks.logs, courier, schedules, runtime.live_figures)
+
+
+def _bridge_sizes(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]]:
+    from duetime.server.bridge_sizes import BridgeSizes  # noqa: PLC0415 - few servers have it on
+
+    settings = runtime.settings
+    deployment = settings.registry_store or settings.store
+    return (BridgeSizes(settings.bridges, runtime.pools, runtime.meters, deployment=deployment),)
 
 
 def api_app(runtime: Runtime) -> ASGIApp:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 from starlette.responses import Response
 
 from duetime.console.forms import FormReader, FormRefused
@@ -17,7 +18,7 @@ from duetime.engine.pools import registered_pools, unregister_pool
 from duetime.model.errors import Conflict, InvalidRequest, InvalidSettings, NotFound
 from duetime.model.masking import mask
 from duetime.model.settings import group_members
-from duetime.stores.registry import GROUP_DRAIN, read_drain, set_drain
+from duetime.stores.registry import BRIDGE, GROUP_DRAIN, read_drain, set_drain
 
 _NAME = re.compile(r"(?!drain$)[A-Za-z0-9_-]{1,64}", re.ASCII)
 
@@ -32,6 +33,7 @@ async def show_stores(visit: Visit) -> Response:
         members={name: _members(url) for name, url in urls.items()},
         added=await registered_pools(parts.pools.registry),
         files={name: file for name in urls if (file := file_of(parts.settings.sources.get(f"pool.{name}", "")))},
+        bridges={one.key: msgspec.json.decode(one.value) for one in parts.registry_copy.list_records(BRIDGE)},
         parked=_sum_parked(await parts.live.processes()),
         totals=await parts.live.totals.pool_totals(),
         journal=await parts.live.meters.journal(),
