@@ -11,13 +11,11 @@ from tests.contract.vocabulary import (
     ack_one,
     counts,
     get_one,
-    given_dead,
     given_leased,
     job,
     push,
     push_one,
     reap,
-    reserve_one,
     reserve_some,
     states,
 )
@@ -30,14 +28,6 @@ async def test_an_acked_job_is_gone(store: Store) -> None:
     assert await get_one(store, "a") is None
     assert await states(store) == {}
     assert await counts(store) == Counts()
-
-
-async def test_repeating_an_ack_is_no_error(store: Store) -> None:
-    lease = await given_leased(store, "a")
-
-    assert await ack_one(store, lease) == Moved(Event.ACKED, "a", NOW, 1)
-    assert await ack_one(store, lease) is None
-    assert list(await store.ack(QUEUE, [lease, lease])) == [None, None]
 
 
 async def test_the_same_lease_twice_in_a_call_acks_once(store: Store) -> None:
@@ -107,45 +97,12 @@ async def test_a_lease_that_was_taken_back_is_lost(store: Store, clock: ManualCl
     assert await counts(store) == Counts(ready=1)
 
 
-async def test_an_older_attempt_cannot_ack(store: Store) -> None:
-    old = await given_leased(store, "a")
-    await store.release(old, 0)
-    new = (await reserve_one(store)).lease
-
-    [answer] = await store.ack(QUEUE, [old])
-    assert isinstance(answer, LeaseLost)
-
-    assert await ack_one(store, new) == Moved(Event.ACKED, "a", NOW, 2)
-
-
-async def test_a_dead_job_cannot_be_acked(store: Store) -> None:
-    lease = await given_dead(store, "a")
-
-    [answer] = await store.ack(QUEUE, [lease])
-
-    assert isinstance(answer, LeaseLost)
-    assert await counts(store) == Counts(dead=1)
-
-
-async def test_an_expired_job_counts_as_gone(store: Store, clock: ManualClock) -> None:
-    lease = await given_leased(store, "a", ttl="1s")
-    await store.release(lease, 0)
-    clock.advance("1001ms")
-
-    assert await ack_one(store, lease) is None
-    assert await counts(store) == Counts(expired=1)
-
-
 async def test_a_job_leased_past_its_ttl_can_be_acked(store: Store, clock: ManualClock) -> None:
     lease = await given_leased(store, "a", ttl="1s")
     clock.advance("5s")
 
     assert await ack_one(store, lease) == Moved(Event.ACKED, "a", NOW, 1)
     assert await counts(store) == Counts()
-
-
-async def test_no_leases_are_no_work(store: Store) -> None:
-    assert list(await store.ack(QUEUE, [])) == []
 
 
 async def test_500_leases_in_one_call(store: Store) -> None:

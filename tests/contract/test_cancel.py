@@ -11,7 +11,6 @@ from tests.contract.vocabulary import (
     cancel_one,
     counts,
     found,
-    get_one,
     given_dead,
     given_expired,
     given_leased,
@@ -23,21 +22,6 @@ from tests.contract.vocabulary import (
     reserve_one,
     states,
 )
-
-
-async def test_a_delayed_job(store: Store) -> None:
-    await push_one(store, "a", delay="1h")
-
-    assert await cancel_one(store, "a") == Moved(Event.CANCELLED, "a", NOW)
-    assert await get_one(store, "a") is None
-    assert await counts(store) == Counts()
-
-
-async def test_a_ready_job(store: Store) -> None:
-    await push_one(store, "a", ttl="1h", attributes={"trace": "1"})
-
-    assert await cancel_one(store, "a") == Moved(Event.CANCELLED, "a", NOW)
-    assert await counts(store) == Counts()
 
 
 async def test_a_running_job_is_fenced_off(store: Store) -> None:
@@ -61,13 +45,6 @@ async def test_a_running_job_cancelled_and_pushed_again_is_another_one(store: St
     assert await counts(store) == Counts(leased=1)
 
 
-async def test_a_dead_job_is_deleted(store: Store) -> None:
-    await given_dead(store, "a", error="it failed")
-
-    assert await cancel_one(store, "a") == Moved(Event.DELETED, "a", NOW, 1)
-    assert await counts(store) == Counts()
-
-
 async def test_nothing_of_a_cancelled_job_comes_back_with_its_id(store: Store) -> None:
     await given_dead(store, "a", error="it failed", attributes={"old": "yes"})
     await cancel_one(store, "a")
@@ -85,21 +62,6 @@ async def test_no_such_job(store: Store) -> None:
     assert await counts(store, OTHER) == Counts(ready=1)
 
 
-async def test_repeating_is_no_error(store: Store) -> None:
-    await push_one(store, "a")
-
-    answers = [await cancel_one(store, "a") for _ in range(3)]
-
-    assert answers == [Moved(Event.CANCELLED, "a", NOW), None, None]
-
-
-async def test_an_expired_job_is_not_there(store: Store, clock: ManualClock) -> None:
-    await given_expired(store, clock, "a")
-
-    assert await cancel_one(store, "a") is None
-    assert await counts(store) == Counts(expired=1)
-
-
 async def test_an_expired_job_that_the_queue_keeps_is_not_lost_to_a_cancel(store: Store, clock: ManualClock) -> None:
     await keep_expired(store)
     await given_expired(store, clock, "a")
@@ -115,10 +77,6 @@ async def test_many_ids_are_answered_one_by_one(store: Store) -> None:
 
     assert list(answers) == [Moved(Event.CANCELLED, "b", NOW), None, Moved(Event.CANCELLED, "a", NOW), None]
     assert await states(store) == {"c": "ready"}
-
-
-async def test_no_ids_are_no_work(store: Store) -> None:
-    assert list(await store.cancel(QUEUE, [])) == []
 
 
 async def test_a_cancelled_lease_leaves_nothing_for_the_reaper(store: Store, clock: ManualClock) -> None:

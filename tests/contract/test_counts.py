@@ -1,9 +1,7 @@
 """counts: exact at one instant, whoever has or has not come by since."""
 
-import pytest
-
 from duetime.model.clock import ManualClock
-from duetime.model.job import Counts, State
+from duetime.model.job import Counts
 from duetime.model.names import Queue
 from duetime.stores.base import RulesChange, Store
 from tests.contract.vocabulary import (
@@ -137,20 +135,3 @@ async def test_counting_moves_nothing(store: Store, clock: ManualClock) -> None:
     assert await counts(store) == await counts(store) == Counts(expired=1)
     clock.set(NOW)
     assert await counts(store) == Counts(ready=1)
-
-
-@pytest.mark.parametrize("state", State)
-async def test_the_total_is_what_is_there(store: Store, state: State) -> None:
-    match state:
-        case State.DELAYED:
-            await push_one(store, "a", delay="1h")
-        case State.READY:
-            await push_one(store, "a")
-        case State.LEASED:
-            await given_leased(store, "a")
-        case State.DEAD:
-            await given_dead(store, "a")
-
-    counted = await counts(store)
-
-    assert (counted.total, getattr(counted, state.value)) == (1, 1)

@@ -1,9 +1,6 @@
 """extend: the lease ends ttr from now, later or sooner than before."""
 
-import pytest
-
 from duetime.model.clock import MAX_DURATION, ManualClock
-from duetime.model.errors import LeaseLost
 from duetime.model.job import Counts, Event, Moved
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
@@ -11,7 +8,6 @@ from tests.contract.vocabulary import (
     ack_one,
     counts,
     found,
-    given_dead,
     given_leased,
     push_one,
     reap,
@@ -72,32 +68,6 @@ async def test_the_longest_lease(store: Store) -> None:
     lease = await given_leased(store, "a")
 
     assert await store.extend(lease, MAX_DURATION) == NOW + MAX_DURATION
-
-
-async def test_a_lost_lease_cannot_be_renewed(store: Store) -> None:
-    released = await given_leased(store, "a")
-    await store.release(released, 1000)
-    acked = await given_leased(store, "b")
-    await ack_one(store, acked)
-    killed = await given_dead(store, "c")
-
-    for lease in (released, acked, killed):
-        with pytest.raises(LeaseLost) as caught:
-            await store.extend(lease, 1000)
-        assert caught.value.fields["id"] == lease.id
-
-    assert await counts(store) == Counts(delayed=1, dead=1)
-
-
-async def test_an_older_attempt_cannot_renew(store: Store) -> None:
-    old = await given_leased(store, "a")
-    await store.release(old, 0)
-    new = await reserve_one(store)
-
-    with pytest.raises(LeaseLost):
-        await store.extend(old, 1)
-
-    assert (await found(store, "a")).lease_until == new.lease_until
 
 
 async def test_other_leases_stay_as_they_are(store: Store) -> None:

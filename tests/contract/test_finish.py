@@ -20,7 +20,6 @@ from tests.contract.vocabulary import (
     as_lists,
     counts,
     found,
-    get_one,
     given_dead,
     given_expired,
     given_leased,
@@ -71,14 +70,6 @@ async def test_a_finished_job_is_gone_and_the_next_one_is_there(store: Store) ->
     assert await states(store) == {"b": "ready"}
     delivery = await reserve_one(store)
     assert (delivery.lease, delivery.body) == (Lease(QUEUE, "b", born, 1), b"next")
-
-
-async def test_without_anything_that_follows_it_is_an_ack(store: Store) -> None:
-    lease = await given_leased(store, "a")
-
-    assert await done(store, lease) == Finished(Moved(Event.ACKED, "a", NOW, 1), [], NOW)
-    assert await counts(store) == Counts()
-    assert await result_of(store, "a") is None
 
 
 async def test_jobs_that_follow_have_all_options(store: Store, clock: ManualClock) -> None:
@@ -132,13 +123,6 @@ async def test_a_lost_lease_pushes_and_keeps_nothing(store: Store) -> None:
     assert answer.fields["id"] == "a"
     assert await states(store) == {"a": "ready"}
     assert await result_of(store, "a") is None
-
-
-async def test_a_dead_job_cannot_be_finished(store: Store) -> None:
-    lease = await given_dead(store, "a")
-
-    assert isinstance(await finish_one(store, lease, job("b")), LeaseLost)
-    assert await states(store) == {"a": "dead"}
 
 
 async def test_one_bad_finish_does_not_fail_its_neighbours(store: Store) -> None:
@@ -283,13 +267,6 @@ async def test_odd_ids(store: Store) -> None:
         assert await result_of(store, job_id) == KeptResult(job_id, leases[job_id].born, b"\0", NOW + HOUR_MS)
 
 
-async def test_nothing_to_finish_is_no_work(store: Store) -> None:
-    assert list(await store.finish(QUEUE, [])) == []
-    assert list(await store.results(QUEUE, [])) == []
-    assert await finish_one(store, Lease(QUEUE, "never", NOW, 1), job("b")) is None
-    assert list(await store.queues()) == []
-
-
 # --- wakes
 
 
@@ -414,9 +391,3 @@ async def test_reading_results_ends_at_its_bound(store: Store, store_kind: str) 
     assert len(kept) == (16 if store_kind != "group" else len(kept))
     assert all(one and one.result == large for one in kept)
     assert len(await store.results(QUEUE, [f"never {n}" for n in range(600)])) == STEP_JOBS
-
-
-async def test_a_result_is_no_job(store: Store) -> None:
-    await done(store, await given_leased(store, "a"), result=b"x")
-    assert await get_one(store, "a") is None
-    assert await counts(store) == Counts()

@@ -20,7 +20,6 @@ from tests.contract.vocabulary import (
     given_leased,
     job,
     keep_expired,
-    pause,
     push,
     push_one,
     shown_job,
@@ -114,20 +113,6 @@ async def test_a_leased_job_past_its_ttl_is_there(store: Store, clock: ManualClo
     clock.advance("1h")
 
     assert (await found(store, "a")).state is State.LEASED
-
-
-async def test_looking_moves_nothing(store: Store) -> None:
-    await push_one(store, "a")
-
-    assert await get_one(store, "a") == await get_one(store, "a")
-    assert await counts(store) == Counts(ready=1)
-
-
-async def test_a_paused_queue_can_be_looked_at(store: Store) -> None:
-    await push_one(store, "a")
-    await pause(store)
-
-    assert (await found(store, "a")).state is State.READY
 
 
 async def test_an_answer_ends_at_a_number_of_ids(store: Store) -> None:

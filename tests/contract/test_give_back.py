@@ -1,20 +1,14 @@
 """give_back: a delivery that never reached its consumer is undone, except that its number stays used."""
 
-import pytest
-
 from duetime.model.clock import ManualClock
-from duetime.model.errors import LeaseLost
-from duetime.model.job import Counts, Event, Lease, Moved, Priority
+from duetime.model.job import Counts, Event, Moved, Priority
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     LOW,
     NOW,
-    QUEUE,
-    ack_one,
     counts,
     found,
     get_one,
-    given_dead,
     given_leased,
     keep_expired,
     push_one,
@@ -100,23 +94,6 @@ async def test_it_never_kills(store: Store) -> None:
     assert moved == Moved(Event.DEAD, "a", NOW, 10, reason="tries")
 
 
-async def test_the_lease_is_lost_with_it(store: Store) -> None:
-    lease = await given_leased(store, "a")
-    await store.give_back(lease)
-
-    with pytest.raises(LeaseLost) as caught:
-        await store.give_back(lease)
-    assert caught.value.fields["id"] == "a"
-    [answer] = await store.ack(QUEUE, [lease])
-    assert isinstance(answer, LeaseLost)
-
-    # Then also the next consumer's lease is another one
-    assert (await reserve_one(store)).lease == Lease(QUEUE, "a", NOW, 2)
-    with pytest.raises(LeaseLost):
-        await store.give_back(lease)
-    assert await counts(store) == Counts(leased=1)
-
-
 async def test_it_keeps_the_last_error(store: Store) -> None:
     await store.release(await given_leased(store, "a"), 0, "it failed")
 
@@ -161,15 +138,3 @@ async def test_an_expired_one_goes_to_the_dead_if_the_queue_says_so(store: Store
     assert await counts(store) == Counts(dead=1, expired=1)
     dead = await found(store, "a")
     assert (dead.used, dead.attempt, dead.reason) == (0, 1, "expired")
-
-
-async def test_what_is_dead_or_gone_cannot_be_given_back(store: Store) -> None:
-    gone = await given_leased(store, "gone")
-    await ack_one(store, gone)
-    dead = await given_dead(store, "dead")
-
-    for lease in (gone, dead):
-        with pytest.raises(LeaseLost):
-            await store.give_back(lease)
-
-    assert await counts(store) == Counts(dead=1)

@@ -1,15 +1,11 @@
 """kill: to the dead letters at once, whatever tries and ttl say."""
 
-import pytest
-
 from duetime.model.clock import ManualClock
-from duetime.model.errors import LeaseLost
 from duetime.model.job import MAX_ERROR, Counts, Event, Moved, Priority, State
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     HIGH,
     NOW,
-    ack_one,
     counts,
     found,
     get_one,
@@ -87,20 +83,3 @@ async def test_the_error_may_be_long(store: Store) -> None:
     await store.kill(await given_leased(store, "a"), "é" * (MAX_ERROR // 2))
 
     assert (await found(store, "a")).error == "é" * (MAX_ERROR // 2)
-
-
-async def test_a_lost_lease_kills_nothing(store: Store) -> None:
-    released = await given_leased(store, "a")
-    await store.release(released, 1000)
-    acked = await given_leased(store, "b")
-    await ack_one(store, acked)
-    killed = await given_leased(store, "c")
-    await store.kill(killed, "first")
-
-    for lease in (released, acked, killed):
-        with pytest.raises(LeaseLost) as caught:
-            await store.kill(lease, "second")
-        assert caught.value.fields["id"] == lease.id
-
-    assert await counts(store) == Counts(delayed=1, dead=1)
-    assert (await found(store, "c")).error == "first"

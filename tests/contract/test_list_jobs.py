@@ -26,7 +26,6 @@ from tests.contract.vocabulary import (
     keep_expired,
     push,
     push_one,
-    reserve_one,
     walk,
 )
 
@@ -229,10 +228,3 @@ async def test_another_queue_is_another_list(store: Store) -> None:
     await push_one(store, "b", queue=OTHER)
 
     assert [each.id for each in await walk(store, State.READY, OTHER)] == ["b"]
-
-
-async def test_listing_moves_nothing(store: Store) -> None:
-    await push_one(store, "a")
-
-    assert await ids(store, State.READY) == await ids(store, State.READY) == ["a"]
-    assert (await reserve_one(store)).lease.attempt == 1

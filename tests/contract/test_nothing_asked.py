@@ -21,6 +21,8 @@ EMPTY: dict[str, Call] = {
     "counts": lambda store: store.counts([]),
     "due_histogram": lambda store: store.due_histogram(QUEUE, []),
     "due_histogram of one edge": lambda store: store.due_histogram(QUEUE, [NOW]),
+    "finish": lambda store: store.finish(QUEUE, []),
+    "results": lambda store: store.results(QUEUE, []),
     "respawn": lambda store: store.respawn(QUEUE, ids=[]),
 }
 

@@ -146,14 +146,6 @@ async def test_the_oldest_go_first(store: Store, clock: ManualClock, state: Stat
 
 
 @pytest.mark.store_only
-async def test_a_limit_of_nothing(store: Store) -> None:
-    await push_one(store, "a")
-
-    assert (await store.purge(QUEUE, [State.READY], limit=0)).removed == 0
-    assert await counts(store) == Counts(ready=1)
-
-
-@pytest.mark.store_only
 async def test_a_call_ends_at_its_bound_and_says_so(store: Store) -> None:
     for batch in "ab":
         await push(store, *[job(f"{batch}{n:03}") for n in range(400)])

@@ -223,11 +223,6 @@ async def test_many_requests_in_one_call_are_answered_in_order(store: Store) -> 
     ]
 
 
-async def test_a_call_without_requests_answers_nothing(store: Store) -> None:
-    assert list(await store.push(QUEUE, [])) == []
-    assert await counts(store) == Counts()
-
-
 async def test_a_large_request_is_taken_as_a_whole(store: Store) -> None:
     pushed = await push(store, *[job(f"{n:04}") for n in range(500)])
 

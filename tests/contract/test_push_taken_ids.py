@@ -96,10 +96,6 @@ async def test_keep_takes_the_place_of_an_expired_job(store: Store, clock: Manua
 # --- replace
 
 
-async def test_replace_of_nothing_is_an_ordinary_push(store: Store) -> None:
-    assert await replace_one(store, "a") == Moved(Event.ACCEPTED, "a", NOW, due_at=NOW)
-
-
 async def test_replace_forgets_everything_about_the_old_job(store: Store, clock: ManualClock) -> None:
     # Given a job with all that a job can have
     await push_one(store, "a", b"old", ttl="1h", tries=3, priority=LOW, attributes={"old": "yes"})
@@ -151,15 +147,6 @@ async def test_replace_changes_the_priority(store: Store) -> None:
     assert await reserved_ids(store) == ["a", "b"]
 
 
-async def test_replace_of_an_expired_job_is_an_accepted_one(store: Store, clock: ManualClock) -> None:
-    await given_expired(store, clock, "a")
-
-    moved = await replace_one(store, "a")
-
-    assert moved == Moved(Event.ACCEPTED, "a", NOW + 1001, due_at=NOW + 1001, reason="expired", was=NOW)
-    assert await counts(store) == Counts(ready=1, expired=1)
-
-
 # --- error
 
 
@@ -171,14 +158,6 @@ async def test_error_refuses_a_taken_id(store: Store) -> None:
 
     assert caught.value.fields["id"] == "a"
     assert (await found(store, "a")).body == b"old"
-
-
-async def test_error_does_not_see_an_expired_job(store: Store, clock: ManualClock) -> None:
-    await given_expired(store, clock, "a")
-
-    moved = await push_one(store, "a", if_exists=IfExists.ERROR)
-
-    assert (moved.event, moved.reason) == (Event.ACCEPTED, "expired")
 
 
 async def test_a_refused_request_changes_nothing_and_its_neighbours_go_on(store: Store) -> None:

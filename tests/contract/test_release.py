@@ -9,7 +9,6 @@ from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     HIGH,
     NOW,
-    ack_one,
     counts,
     found,
     get_one,
@@ -57,27 +56,6 @@ async def test_without_a_delay_it_is_ready_at_once(store: Store) -> None:
     assert await counts(store) == Counts(ready=1)
 
 
-async def test_a_lease_can_be_released_once(store: Store) -> None:
-    lease = await given_leased(store, "a")
-    await store.release(lease, 0)
-
-    with pytest.raises(LeaseLost) as caught:
-        await store.release(lease, 0)
-
-    assert caught.value.fields["id"] == "a"
-    assert await counts(store) == Counts(ready=1)
-
-
-async def test_a_job_that_is_gone_cannot_be_released(store: Store) -> None:
-    lease = await given_leased(store, "a")
-    await ack_one(store, lease)
-
-    with pytest.raises(LeaseLost):
-        await store.release(lease, 0)
-
-    assert await counts(store) == Counts()
-
-
 async def test_a_lease_that_ran_out_can_be_released_until_the_reaper_comes(store: Store, clock: ManualClock) -> None:
     lease = await given_leased(store, "a", ttr="1s")
     clock.advance("5s")
@@ -105,15 +83,6 @@ async def test_when_its_tries_are_used_up_it_is_dead(store: Store, clock: Manual
     dead = await found(store, "a")
     assert (dead.state, dead.reason, dead.dead_at, dead.error) == (State.DEAD, "tries", NOW + 1000, "the last failure")
     assert (dead.attempt, dead.used, dead.lease_until) == (tries, tries, 0)
-
-
-async def test_unlimited_tries_wait_again(store: Store) -> None:
-    await push_one(store, "a", tries=0)
-
-    for _ in range(20):
-        moved = await store.release((await reserve_one(store)).lease, 0)
-
-    assert moved == Moved(Event.RELEASED, "a", NOW, 20, NOW)
 
 
 # --- ttl

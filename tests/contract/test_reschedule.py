@@ -15,7 +15,6 @@ from tests.contract.vocabulary import (
     counts,
     found,
     given_dead,
-    given_expired,
     given_leased,
     job,
     push,
@@ -73,38 +72,6 @@ async def test_it_changes_the_order(store: Store) -> None:
     assert await reserved_ids(store) == ["c", "a", "b"]
 
 
-async def test_a_running_job_is_refused(store: Store) -> None:
-    await given_leased(store, "a")
-
-    with pytest.raises(JobRunning) as caught:
-        await reschedule_one(store, "a")
-
-    assert caught.value.fields["id"] == "a"
-    assert await counts(store) == Counts(leased=1)
-
-
-async def test_a_dead_job_is_refused(store: Store) -> None:
-    await given_dead(store, "a")
-
-    with pytest.raises(JobDead) as caught:
-        await reschedule_one(store, "a")
-
-    assert caught.value.fields["id"] == "a"
-    assert await counts(store) == Counts(dead=1)
-
-
-async def test_no_such_job(store: Store) -> None:
-    assert await reschedule_one(store, "a") is None
-    assert list(await store.queues()) == []
-
-
-async def test_an_expired_job_is_not_there(store: Store, clock: ManualClock) -> None:
-    await given_expired(store, clock, "a")
-
-    assert await reschedule_one(store, "a") is None
-    assert await counts(store) == Counts(expired=1)
-
-
 async def test_past_its_ttl_is_refused(store: Store) -> None:
     await push_one(store, "a", ttl="10s")
 
@@ -146,7 +113,3 @@ async def test_many_ids_are_answered_one_by_one(store: Store) -> None:
     kinds = [type(answer) for answer in answers]
     assert kinds == [Moved, JobRunning, type(None), JobDead, ExpiresBeforeDue, Moved, Moved]
     assert await counts(store) == Counts(delayed=2, ready=1, leased=1, dead=1)
-
-
-async def test_no_ids_are_no_work(store: Store) -> None:
-    assert list(await store.reschedule(QUEUE, [])) == []

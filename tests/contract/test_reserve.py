@@ -24,7 +24,6 @@ from tests.contract.vocabulary import (
     OTHER,
     QUEUE,
     YEAR_2100,
-    ack_one,
     counts,
     found,
     given_expired,
@@ -43,7 +42,6 @@ from tests.contract.vocabulary import (
     reserved_ids,
     resume,
     shown_job,
-    states,
 )
 
 
@@ -65,13 +63,6 @@ async def test_a_delivery_is_one_attempt_and_one_try(store: Store, clock: Manual
     assert await found(store, "a") == shown_job(
         state=State.LEASED, body=b"body", used=1, attempt=1, lease_until=NOW + 35_000
     )
-
-
-async def test_a_leased_job_is_not_given_again(store: Store) -> None:
-    await push_one(store, "a")
-
-    assert await reserved_ids(store) == ["a"]
-    assert await reserved_ids(store) == []
 
 
 async def test_a_lease_may_be_as_long_as_it_gets(store: Store) -> None:
@@ -287,28 +278,6 @@ async def test_the_last_error_comes_with_the_next_delivery(store: Store) -> None
     delivery = await reserve_one(store)
 
     assert delivery.error == "timeout"
-
-
-async def test_exact_counts_through_a_life(store: Store, clock: ManualClock) -> None:
-    assert await counts(store) == Counts()
-    await push_one(store, "a", delay="1s")
-    assert await counts(store) == Counts(delayed=1)
-    clock.advance("1s")
-    assert await counts(store) == Counts(ready=1)
-    lease = (await reserve_one(store)).lease
-    assert await counts(store) == Counts(leased=1)
-    await store.release(lease, 1000)
-    assert await counts(store) == Counts(delayed=1)
-    clock.advance("1s")
-    lease = (await reserve_one(store)).lease
-    await store.kill(lease)
-    assert await counts(store) == Counts(dead=1)
-    await store.respawn(QUEUE, ids=["a"])
-    assert await counts(store) == Counts(ready=1)
-    lease = (await reserve_one(store)).lease
-    await ack_one(store, lease)
-    assert await counts(store) == Counts()
-    assert await states(store) == {}
 
 
 @pytest.mark.parametrize("count", [1, 2, 100, STEP_JOBS])

@@ -3,14 +3,12 @@
 import pytest
 
 from duetime.model.clock import ManualClock
-from duetime.model.errors import LeaseLost
 from duetime.model.job import STEP_JOBS, Counts, Event, Moved, Priority
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     HIGH,
     NOW,
     QUEUE,
-    ack_one,
     counts,
     found,
     get_one,
@@ -108,13 +106,6 @@ async def test_ids_are_answered_in_their_order(store: Store) -> None:
     assert await states(store) == {"a": "ready", "b": "dead", "c": "ready"}
 
 
-async def test_no_ids_are_none(store: Store) -> None:
-    await given_dead(store, "a")
-
-    assert list(await store.respawn(QUEUE, ids=[])) == []
-    assert await counts(store) == Counts(dead=1)
-
-
 async def test_the_longest_dead_come_first(store: Store, clock: ManualClock) -> None:
     for job_id in ("z", "c", "b", "a"):
         await given_dead(store, job_id)
@@ -153,16 +144,6 @@ async def test_no_such_queue(store: Store) -> None:
     assert list(await store.respawn(QUEUE, limit=5)) == []
     assert list(await store.respawn(QUEUE, ids=["a"])) == []
     assert list(await store.queues()) == []
-
-
-async def test_the_old_lease_stays_lost(store: Store) -> None:
-    old = await given_dead(store, "a")
-    await store.respawn(QUEUE, ids=["a"])
-    new = (await reserve_one(store)).lease
-
-    with pytest.raises(LeaseLost):
-        await store.extend(old, 1000)
-    assert await ack_one(store, new) == Moved(Event.ACKED, "a", NOW, 2)
 
 
 async def test_a_paused_queue_respawns(store: Store) -> None:

@@ -17,6 +17,7 @@ from tests.contract.vocabulary import (
     QUEUE,
     ack_one,
     cancel_one,
+    counts,
     get_one,
     given_dead,
     given_leased,
@@ -113,6 +114,7 @@ def told(answer: Moved | int | None) -> str:
         case int():
             return "the end of the lease"
         case _:
+            assert answer.id == "a"
             return answer.event.value
 
 
@@ -155,14 +157,18 @@ async def test_every_cell(store: Store, clock: ManualClock, verb: str, way: str,
     assert place == next(place for place, ways in WAYS.items() if way in ways)
     before = await get_one(store, "a")
 
+    job_id = "a"
     try:
         what = told(await play(store, clock, verb, lease))
     except DuetimeError as refused:
-        what = refused.code
+        what, job_id = refused.code, refused.fields["id"]
 
     word, after = expected(verb, way, outcome)
-    assert what == word
+    assert (what, job_id) == (word, "a")
     if after == LEFT_ALONE:
         assert await get_one(store, "a") == before
-    else:
-        assert await place_of(store) == after
+        after = place
+    assert await place_of(store) == after
+    counted = await counts(store)
+    there = {"waiting": counted.delayed + counted.ready, "leased": counted.leased, "dead": counted.dead}
+    assert there == {place: int(place == after) for place in there}
