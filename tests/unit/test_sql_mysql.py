@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 
 import pymysql
 import pytest
-from pymysql.connections import Connection
 
 from duetime.model.errors import (
     BodyTooLarge,
@@ -205,36 +204,6 @@ async def test_a_server_that_only_reads(store: MysqlStore, mysql_server: MysqlSe
     await push(store, "c")
 
 
-async def test_a_server_without_a_connection_to_spare(mysql_url: str, mysql_server: MysqlServer) -> None:
-    store = await MysqlStore.open(mysql_url)
-    with setting(mysql_server, "max_connections", 10):
-        guests: list[Connection] = []
-        options = MysqlAddress.parse(mysql_url).options
-
-        def are_all_taken() -> bool:
-            """Sessions that were closed a moment ago still count."""
-            with suppress(pymysql.OperationalError):
-                while True:
-                    guests.append(pymysql.connect(**options))
-            return len(guests) == 10
-
-        await until(are_all_taken)
-        with pytest.raises(StoreUnavailable, match="Too many connections"):
-            await store.counts([QUEUE])
-        for guest in guests:
-            guest.close()
-
-        async def until_served() -> None:
-            while True:
-                try:
-                    return await push(store, "a")
-                except StoreUnavailable:
-                    await asyncio.sleep(0.02)
-
-        await asyncio.wait_for(until_served(), 60)
-        await store.close()
-
-
 async def test_a_server_without_room(start_mysql: Callable[..., MysqlServer]) -> None:
     server = start_mysql(innodb_file_per_table=0, innodb_data_file_path="ibdata1:12M:autoextend:max:24M")
     store = await MysqlStore.open(server.url)
@@ -321,28 +290,6 @@ def announcements(server: MysqlServer) -> tuple[int, int]:
     """The last number, and how many there are."""
     [row] = server.administer(f"SELECT coalesce(max(number), 0), count(*) FROM duetime.{PREFIX}announcements")
     return int(str(row[0])), int(str(row[1]))
-
-
-@pytest.mark.parametrize("how", ["stop", "kill"])
-async def test_a_server_that_stops_and_comes_again(mysql_url: str, mysql_server: MysqlServer, how: str) -> None:
-    store = await MysqlStore.open(mysql_url)
-    with setting(mysql_server, "innodb_flush_log_at_trx_commit", 1):
-        await push(store, "a")
-
-        getattr(mysql_server, how)()
-        try:
-            with pytest.raises(StoreUnavailable):
-                await store.push(QUEUE, [Push([NewJob("b", b"")])])
-            with pytest.raises(StoreUnavailable):
-                await store.counts([QUEUE])
-        finally:
-            mysql_server.start()
-
-        await push(store, "c")
-        [deliveries] = (await store.reserve(QUEUE, [Ask(5, 60_000)])).deliveries
-        assert [delivery.lease.id for delivery in deliveries] == ["a", "c"]
-        assert list(await store.check()) == []
-        await store.close()
 
 
 async def test_a_job_is_replaced_with_its_body(store: MysqlStore) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,45 +180,6 @@ async def test_a_listener_that_is_cancelled_as_it_begins_to_hear_is_cancelled(
 
     with pytest.raises(asyncio.CancelledError):
         await listener
-
-
-async def test_a_server_that_stops_and_comes_again(start_postgres: Callable[..., PostgresServer]) -> None:
-    server = start_postgres()
-    store = await PostgresStore.open(server.url)
-    await push(store, "a")
-
-    server.kill()
-    with pytest.raises(StoreUnavailable):
-        await store.push(QUEUE, [Push([NewJob("b", b"")])])
-    with pytest.raises(StoreUnavailable):
-        await store.counts([QUEUE])
-    server.start()
-
-    await push(store, "c")
-    [deliveries] = (await store.reserve(QUEUE, [Ask(5, 60_000)])).deliveries
-    assert [delivery.lease.id for delivery in deliveries] == ["a", "c"]
-    assert list(await store.check()) == []
-    await store.close()
-
-
-async def test_a_server_without_a_connection_to_spare(start_postgres: Callable[..., PostgresServer]) -> None:
-    server = start_postgres(max_connections=5, superuser_reserved_connections=0)
-    store = await PostgresStore.open(server.url)
-    guests = [psycopg.connect(server.url) for _ in range(5)]
-    with pytest.raises(StoreUnavailable, match="too many clients"):
-        await store.counts([QUEUE])
-    for guest in guests:
-        guest.close()
-
-    async def until_served() -> None:
-        while True:
-            try:
-                return await push(store, "a")
-            except StoreUnavailable:
-                await asyncio.sleep(0.02)
-
-    await asyncio.wait_for(until_served(), 30)
-    await store.close()
 
 
 # --- the reaper

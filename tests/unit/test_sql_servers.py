@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 from psycopg.rows import dict_row
 from pymysql.cursors import DictCursor
@@ -16,11 +17,13 @@ from duetime.model.errors import StoreDamaged, StoreUnavailable
 from duetime.model.job import NewJob, State
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Store
+from duetime.stores.mysql.connection import MysqlAddress
 from duetime.stores.open import open_store
 from duetime.stores.postgres import connection as postgres_connection
 from duetime.stores.sql import threads
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.postgres_server import PostgresServer
+from tests.plugins.until import until
 
 QUEUE, OTHER = Queue("shop", "mail"), Queue("shop", "other")
 TIMES = ("due_at", "expires_at", "lease_until", "dead_at")
@@ -237,3 +240,66 @@ async def test_a_queue_that_somebody_holds_fails_alone(
         cursor.execute("ROLLBACK")
     assert len((await store.reserve(QUEUE, [Ask(1, 1_000)])).deliveries[0]) == 1
     await store.close()
+
+
+# --- servers that are away
+
+
+@pytest.fixture
+def own_server(store_kind: str, request: pytest.FixtureRequest) -> PostgresServer | MysqlServer:
+    """With few connections, and commits that survive a crash."""
+    if store_kind == "postgres":
+        return request.getfixturevalue("start_postgres")(max_connections=5, superuser_reserved_connections=0)
+    return request.getfixturevalue("start_mysql")(max_connections=10, innodb_flush_log_at_trx_commit=1)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_a_server_that_stops_and_comes_again(own_server: PostgresServer | MysqlServer, how: str) -> None:
+    store = await open_store(own_server.url)
+    await push(store, NewJob("a", b""))
+
+    getattr(own_server, how)()
+    with pytest.raises(StoreUnavailable):
+        await store.push(QUEUE, [Push([NewJob("b", b"")])])
+    with pytest.raises(StoreUnavailable):
+        await store.counts([QUEUE])
+    own_server.start()
+
+    await push(store, NewJob("c", b""))
+    [deliveries] = (await store.reserve(QUEUE, [Ask(5, 60_000)])).deliveries
+    assert [delivery.lease.id for delivery in deliveries] == ["a", "c"]
+    assert list(await store.check()) == []
+    await store.close()
+
+
+async def test_a_server_without_a_connection_to_spare(own_server: PostgresServer | MysqlServer) -> None:
+    store, guests = await open_store(own_server.url), list[Any]()
+
+    def are_all_taken() -> bool:
+        """Sessions that were closed a moment ago still count."""
+        try:
+            while True:
+                guests.append(connect_guest(own_server.url))
+        except (psycopg.OperationalError, pymysql.OperationalError):
+            return len(guests) >= 5
+
+    await until(are_all_taken)
+    with pytest.raises(StoreUnavailable, match=r"too many clients|Too many connections"):
+        await store.counts([QUEUE])
+    for guest in guests:
+        guest.close()
+
+    async def is_served() -> bool:
+        with suppress(StoreUnavailable):
+            await push(store, NewJob("a", b""))
+            return True
+        return False
+
+    await until(is_served)
+    await store.close()
+
+
+def connect_guest(url: str) -> Any:
+    if url.startswith("mysql"):
+        return pymysql.connect(**MysqlAddress.parse(url).options)
+    return psycopg.connect(url)
