@@ -16,6 +16,8 @@ def names_in(body: list[ast.stmt], before: str = "") -> Iterator[str]:
     for node in body:
         if isinstance(node, ast.ClassDef):
             yield from names_in(node.body, f"{before}{node.name}::")
+        elif isinstance(node, ast.If):
+            yield from names_in(node.body, before)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             yield before + node.name
 
