@@ -148,51 +148,36 @@ class Link:
     def __init__(self, topology: Topology, timeout_s: float) -> None:
         self._topology, self._timeout_s = topology, timeout_s
 
-    async def call(self, key: Argument, command: Command, *, again: bool, fate: Fate | None = None) -> Any:
+    async def call(self, key: Argument, command: Command, *, again: bool) -> Any:
         """Send one command. An error that Redis answers is returned as a value, unless it says that the command went to
         the wrong node or too early; then it is sent again.
 
-        `again` says that a repetition does no harm; only then is the command repeated when its answer was lost. `fate`
-        notes lost answers, for a caller that sends more than one command for the same request. Raises StoreUnavailable.
+        `again` says that a repetition does no harm; only then is the command repeated when its answer was lost. Raises
+        StoreUnavailable.
         """
-        return await self.call_packed(key, pack(command), again=again, fate=fate)
+        return await self.call_packed(key, pack(command), again=again)
 
     async def call_packed(self, key: Argument, packed: bytes, *, again: bool, fate: Fate | None = None) -> Any:
-        """As `call`, for a command that is packed already."""
-        problem, deadline, fate = "", self._deadline(), fate or Fate()
-        for pause_s in (*PAUSES_S, None):
-            node = None
-            try:
-                node = await self._topology.node(key)
-                [answer] = await node.run(packed)
-                if not isinstance(answer, ResponseError):
-                    return answer
-                if isinstance(answer, AskError):
-                    answer = await self._ask(answer, packed)
-                if not _is_misdirected(answer):
-                    return answer
-                problem = str(answer)
-            except Unsent as error:
-                answer, problem = None, str(error)
-            except Lost as error:
-                fate.is_lost = True
-                if not again:
-                    raise StoreUnavailable(f"no answer from Redis at {error}", unknown=True) from error
-                answer, problem = None, str(error)
-            if pause_s is None:
-                break
-            await self._redirect(answer, node, pause_s)
-            if self._is_past(deadline):
-                break
-        raise StoreUnavailable(f"Redis cannot be reached: {problem}", unknown=fate.is_lost)
+        """As `call`, for a packed command. `fate` notes lost answers over several commands for one request."""
+        attempt = _Attempt([(key, packed)], again=again)
+        [answer] = await self._finish(attempt)
+        if fate is not None and attempt.lost:
+            fate.is_lost = True
+        if not isinstance(answer, StoreUnavailable):
+            return answer
+        raise answer.after_a_loss() if fate is not None and fate.is_lost else answer
 
     async def many(self, commands: Sequence[tuple[Argument, Command]], *, again: bool = True) -> list[Any]:
         """Send commands, each with its key, in one round trip per node. Each has its own answer: that of Redis, even
         if it is an error, or StoreUnavailable.
         """
-        attempt, deadline = _Attempt(commands), self._deadline()
+        return await self._finish(_Attempt([(key, pack(command)) for key, command in commands], again=again))
+
+    async def _finish(self, attempt: "_Attempt") -> list[Any]:
+        """Send commands until they have their answers, or for as long as Redis may take for one."""
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
         for pause_s in (*PAUSES_S, None):
-            await self._run_all(attempt, again=again)
+            await self._run_all(attempt)
             if not attempt.left or pause_s is None:
                 break
             for answer in attempt.redirections():
@@ -200,7 +185,7 @@ class Link:
             if attempt.failed_at:
                 await asyncio.sleep(pause_s)
                 await self._renew(attempt.failed_at[0])
-            if self._is_past(deadline):
+            if asyncio.get_running_loop().time() >= deadline:
                 break
         return attempt.finish()
 
@@ -233,7 +218,7 @@ class Link:
     async def close(self) -> None:
         await self._topology.close()
 
-    async def _run_all(self, attempt: "_Attempt", *, again: bool) -> None:
+    async def _run_all(self, attempt: "_Attempt") -> None:
         """Send what is left, in one round trip per node at the same time."""
         groups: dict[RedisNode, list[int]] = {}
         left, attempt.left, attempt.failed_at = attempt.left, [], []
@@ -241,42 +226,29 @@ class Link:
             try:
                 node = await self._topology.node(attempt.commands[index][0])
             except Unsent as error:
-                attempt.fail(left, error, None, again=again)
+                attempt.fail(left, error, None)
                 return
             groups.setdefault(node, []).append(index)
-        runs = [self._run_group(attempt, node, indexes, again=again) for node, indexes in groups.items()]
+        runs = [self._run_group(attempt, node, indexes) for node, indexes in groups.items()]
         if len(runs) == 1:
             await runs[0]
         else:
             await asyncio.gather(*runs)
 
-    async def _run_group(self, attempt: "_Attempt", node: RedisNode, indexes: list[int], *, again: bool) -> None:
-        packed = {index: pack(attempt.commands[index][1]) for index in indexes}
+    async def _run_group(self, attempt: "_Attempt", node: RedisNode, indexes: list[int]) -> None:
+        packed = {index: attempt.commands[index][1] for index in indexes}
         try:
             received = await node.run(b"".join(packed.values()), len(indexes))
             for index, answer in zip(indexes, received, strict=True):
                 asked = await self._ask(answer, packed[index]) if isinstance(answer, AskError) else answer
                 attempt.add(index, asked, node)
         except (Unsent, Lost) as error:
-            attempt.fail([index for index in indexes if not attempt.has(index)], error, node, again=again)
+            attempt.fail([index for index in indexes if not attempt.has(index)], error, node)
 
     async def _ask(self, error: AskError, packed: bytes) -> Any:
         """Send a command to the node to which its slot is moving, because its key is there already."""
         node = self._topology.at(*target(error))
         return (await node.run(pack(("ASKING",)) + packed, 2))[1]
-
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._timeout_s
-
-    def _is_past(self, deadline: float) -> bool:
-        return asyncio.get_running_loop().time() >= deadline
-
-    async def _redirect(self, answer: Any, node: RedisNode | None, pause_s: float) -> None:
-        if isinstance(answer, MovedError):
-            self._topology.moved(answer)
-        else:
-            await asyncio.sleep(pause_s)
-            await self._renew(node)
 
     async def _renew(self, failed: RedisNode | None) -> None:
         with suppress(Unsent, Lost):  # the next attempt says what is wrong
@@ -284,15 +256,17 @@ class Link:
 
 
 class _Attempt:
-    """Commands that go out together: which have their answers, which are to be sent again, and what went wrong."""
+    """Packed commands that go out together, each with its key: which have their answers, which are to be sent again,
+    and what went wrong. `again` says that a command may be repeated when its answer was lost.
+    """
 
-    def __init__(self, commands: Sequence[tuple[Argument, Command]]) -> None:
-        self.commands = commands
+    def __init__(self, commands: Sequence[tuple[Argument, bytes]], *, again: bool) -> None:
+        self.commands, self._again = commands, again
         self.left = list(range(len(commands)))
         self.failed_at: list[RedisNode | None] = []
         self.problem = ""
         self._answers: dict[int, Any] = {}
-        self._lost: set[int] = set()
+        self.lost: set[int] = set()
 
     def has(self, index: int) -> bool:
         return index in self._answers
@@ -305,12 +279,12 @@ class _Attempt:
             if not isinstance(answer, MovedError):
                 self.failed_at.append(node)
 
-    def fail(self, indexes: list[int], error: Unsent | Lost, node: RedisNode | None, *, again: bool) -> None:
+    def fail(self, indexes: list[int], error: Unsent | Lost, node: RedisNode | None) -> None:
         self.problem = str(error)
         self.failed_at.append(node)
         if isinstance(error, Lost):
-            self._lost.update(indexes)
-        if isinstance(error, Lost) and not again:
+            self.lost.update(indexes)
+        if isinstance(error, Lost) and not self._again:
             lost = StoreUnavailable(f"no answer from Redis at {error}", unknown=True)
             self._answers.update(dict.fromkeys(indexes, lost))
         else:
@@ -323,7 +297,7 @@ class _Attempt:
 
     def finish(self) -> list[Any]:
         for index in self.left:
-            unknown = index in self._lost
+            unknown = index in self.lost
             self._answers[index] = StoreUnavailable(f"Redis cannot be reached: {self.problem}", unknown=unknown)
         return [self._answers[index] for index in range(len(self.commands))]
 
