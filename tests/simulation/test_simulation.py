@@ -71,11 +71,12 @@ def test_it_notices_leases_that_nobody_gives_back(monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_notices_a_timer_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_if_due(queue: QueueWaiters, seconds: float) -> None:
-        if queue._next_at is not None and seconds <= 0:
+    def only_if_due(queue: QueueWaiters, now: int | None = None) -> None:
+        now = queue._waiters.time.now_ms() if now is None else now
+        if queue._next_at is not None and queue._next_at <= now:
             queue.signal()
 
-    monkeypatch.setattr(QueueWaiters, "_set_timer", only_if_due)
+    monkeypatch.setattr(QueueWaiters, "set_timer", only_if_due)
     assert "nobody told the consumer" in complaints_of(range(0, 20, 4))
 
 

@@ -213,10 +213,8 @@ class Engine:
         if wait_ms <= 0:
             return await self._try_reserve(queues, limit, ttr_ms)
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000
-        waiter = Waiter(limit, ttr_ms)
-        return await self._waiters.wait(
-            queues, waiter, deadline, first=lambda: self._try_reserve(queues, limit, ttr_ms)
-        )
+        first = self._try_reserve(queues, limit, ttr_ms)
+        return await self._waiters.wait(queues, Waiter(limit, ttr_ms), deadline, first=first)
 
     async def _try_reserve(self, queues: Sequence[Queue], limit: int, ttr_ms: int) -> list[Delivery]:
         """One call per queue until there is enough."""

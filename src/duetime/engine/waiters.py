@@ -57,8 +57,6 @@ LASTING_S = OUTAGE.cap_ms / 1000
 
 Submit = Callable[[Request[list[Delivery]], Reply[list[Delivery]]], None]
 """`Batcher.submit`."""
-FirstReserve = Callable[[], Awaitable[list[Delivery]]]
-"""The first reserve of a consumer: it tries its queues in the order that it gave."""
 
 
 class StoreTime:
@@ -92,8 +90,10 @@ class StoreTime:
 
 class Waiter:
     """A consumer that waits: what it wants, the lists it is in, and what it gets. `busy` while a reserve is under way
-    for it.
+    for it, which `reserving` has sent. It is the reply of that reserve, also after the consumer has gone.
     """
+
+    reserving: "QueueWaiters"
 
     def __init__(self, limit: int, ttr_ms: int) -> None:
         self.limit, self.ttr_ms = limit, ttr_ms
@@ -113,6 +113,17 @@ class Waiter:
         if not self.answer.done():
             self.error = error
             self.answer.set_result([])
+
+    # --- as the reply of a reserve
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, deliveries: list[Delivery], /) -> None:
+        self.reserving.on_deliveries(self, deliveries)
+
+    def set_exception(self, error: Exception, /) -> None:
+        self.reserving.on_error(self, error)
 
 
 class QueueWaiters:
@@ -165,7 +176,7 @@ class QueueWaiters:
         self._seen_version = self._waiters.version
         if self._next_at is None or due_at < self._next_at or is_outdated:
             self._next_at = due_at
-            self.on_clock_change()
+            self.set_timer()
         elif self._timer is None:
             self.signal()
 
@@ -175,16 +186,16 @@ class QueueWaiters:
         if self._seen_version > version and self._next_at is not None:
             next_at = self._next_at if next_at is None else min(next_at, self._next_at)
         self._next_at = next_at
-        self._set_timer(0.0 if next_at is None else (next_at - reserved.now) / 1000)
+        self.set_timer(reserved.now)
 
-    def on_clock_change(self) -> None:
-        """Set the timer by what is known of the store's clock. If it ends too early, the reserve then corrects it."""
-        self._set_timer(0.0 if self._next_at is None else self._waiters.time.seconds_until(self._next_at))
-
-    def _set_timer(self, seconds: float) -> None:
+    def set_timer(self, now: int | None = None) -> None:
+        """Set the timer to the next due time. Without the store's time `now`, by what is known of its clock; if the
+        timer ends too early, the reserve then corrects it.
+        """
         self.cancel_timer()
         if self._next_at is None or not self.parked:
             return
+        seconds = self._waiters.time.seconds_until(self._next_at) if now is None else (self._next_at - now) / 1000
         if seconds <= 0:
             self.signal()
         else:
@@ -211,12 +222,11 @@ class QueueWaiters:
         self._sent_version = self._waiters.version
         self._unanswered, self._got_all = len(chosen), True
         for waiter in chosen:
-            waiter.busy = True
-            reply = WaiterReply(self, waiter)
+            waiter.busy, waiter.reserving = True, self
             try:
-                self._waiters.submit(ReserveRequest(self.queue, waiter.ttr_ms, waiter.limit), reply)
+                self._waiters.submit(ReserveRequest(self.queue, waiter.ttr_ms, waiter.limit), waiter)
             except Exception as error:  # of any kind: it is the answer
-                reply.set_exception(error)
+                waiter.set_exception(error)
 
     def _next_waiters(self) -> list[Waiter]:
         """The first consumers of the list: few, and twice as many after each reserve that brought jobs for all of them.
@@ -271,24 +281,6 @@ class QueueWaiters:
             self.signal()
 
 
-class WaiterReply:
-    """Gets the answer of the reserve that a list sent for one consumer, also after the consumer has gone."""
-
-    __slots__ = ("_list", "_waiter")
-
-    def __init__(self, queue_waiters: QueueWaiters, waiter: Waiter) -> None:
-        self._list, self._waiter = queue_waiters, waiter
-
-    def done(self) -> bool:
-        return False
-
-    def set_result(self, deliveries: list[Delivery], /) -> None:
-        self._list.on_deliveries(self._waiter, deliveries)
-
-    def set_exception(self, error: Exception, /) -> None:
-        self._list.on_error(self._waiter, error)
-
-
 class Waiters:
     """All lists of an engine, and the duty that checks them every second in case a wake-up was lost (the safety net).
 
@@ -318,15 +310,17 @@ class Waiters:
         return queue in self._lists
 
     async def wait(
-        self, queues: Sequence[Queue], waiter: Waiter, deadline: float, *, first: FirstReserve
+        self, queues: Sequence[Queue], waiter: Waiter, deadline: float, *, first: Awaitable[list[Delivery]]
     ) -> list[Delivery]:
-        """Register, reserve once, then wait until the loop's clock shows `deadline`; returns empty only after it."""
+        """Register, reserve once with `first`, which tries the queues in the order that the consumer gave, then wait
+        until the loop's clock shows `deadline`. Returns empty only after it.
+        """
         for queue in queues:
             queue_waiters = self._lists.get(queue) or self._lists.setdefault(queue, QueueWaiters(queue, self))
             queue_waiters.parked[waiter] = None
             waiter.lists.append(queue_waiters)
         try:
-            found = await first()
+            found = await first
             if found:
                 return found
             waiter.free()
@@ -345,13 +339,10 @@ class Waiters:
             # A reserve that is under way for this consumer sees by this that the consumer has gone.
             waiter.answer.cancel()
             for one in waiter.lists:
-                self._leave(one, waiter)
-
-    def _leave(self, queue_waiters: QueueWaiters, waiter: Waiter) -> None:
-        queue_waiters.parked.pop(waiter, None)
-        if not queue_waiters.parked and self._lists.get(queue_waiters.queue) is queue_waiters:
-            queue_waiters.cancel_timer()
-            del self._lists[queue_waiters.queue]
+                one.parked.pop(waiter, None)
+                if not one.parked and self._lists.get(one.queue) is one:
+                    one.cancel_timer()
+                    del self._lists[one.queue]
 
     def on_job_available(self, queue: Queue, due_at: int) -> None:
         """A job waits in the queue from `due_at` on: known from a push here or a wake-up from elsewhere."""
@@ -369,7 +360,7 @@ class Waiters:
     def _on_store_time(self, now_ms: int) -> None:
         if self.time.observe(now_ms):
             for one in list(self._lists.values()):
-                one.on_clock_change()
+                one.set_timer()
 
     def check_now(self) -> None:
         """Wake-ups may have been missed: check all queues with waiting consumers."""
