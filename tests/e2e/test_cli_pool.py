@@ -1,5 +1,6 @@
 """`pool`: pools that servers open and close without a restart, from a shell and from the console."""
 
+import json
 from pathlib import Path
 
 import httpx
@@ -78,3 +79,25 @@ def test_mistakes_are_named(shell: Shell, redis_url: str) -> None:
         ran = shell.run("pool", *arguments, *url)
         assert ran.code != 0
         assert text in ran.err
+
+
+def test_the_tiers_of_a_pool_are_shown_each_on_its_own(tmp_path: Path) -> None:
+    (tmp_path / "duetime.toml").write_text(
+        f'[pool.default]\nhot = "sqlite://{tmp_path}/hot.db"\ncold = "sqlite://{tmp_path}/cold.db"\n'
+    )
+    url = f"tiered:default?hot=sqlite://{tmp_path}/hot.db&cold=sqlite://{tmp_path}/cold.db"
+    shell = Shell(url, tmp_path)
+    shell.ok("push", "mail", "soon", "--delay", "1h")
+    shell.ok("push", "mail", "far", "--delay", "30d")
+    shell.ok("push", "other", "far", "--delay", "30d")
+
+    said = shell.spawn("pool", "show", "--json", DUETIME_URL="")
+    hot, cold = (json.loads(line) for line in said.out.splitlines())
+    assert (said.code, hot["store"], hot["jobs"], cold["store"], cold["jobs"]) == (0, "hot", 1, "cold", 2)
+    assert cold["next_due_at"] - hot["next_due_at"] > 86_400_000
+    assert not hot["problems"] + cold["problems"]
+
+    gone = shell.spawn("pool", "show", "--url", f"tiered:x?hot=sqlite://{tmp_path}/hot.db&cold=redis://127.0.0.1:1")
+    assert gone.code == 1
+    assert "Redis" in gone.out
+    assert "no pool 'east'" in shell.spawn("pool", "show", "east", DUETIME_URL="").err

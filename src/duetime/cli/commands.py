@@ -136,6 +136,7 @@ POOL = (
     Command("add", "pool:add", "Add a pool; every server process opens it within a second."),
     Command("list", "pool:list_pools", "List the pools that were added."),
     Command("remove", "pool:remove", "Close a pool that was added; its jobs stay in its store."),
+    Command("show", "pool:show", "Show each store of a pool: what it holds, how full it is, what is wrong."),
 )
 
 BRIDGE = (
@@ -191,7 +192,7 @@ PANELS: dict[str, tuple[Command | Noun, ...]] = {
         Noun("user", "Users: passwords for accounts of duetime.toml.", USER),
         Noun("limit", "Limits: how many requests a token may make.", LIMIT),
         Noun("journal", "The journal: its nodes, and its end.", JOURNAL),
-        Noun("pool", "Pools that were added to those of the settings.", POOL),
+        Noun("pool", "Pools: add them to those of the settings, show their stores.", POOL),
         Noun("alert", "Alerts: who is notified when something is wrong.", ALERT),
     ),
     "Other systems": (

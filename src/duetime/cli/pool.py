@@ -8,11 +8,20 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
+from duetime.cli.config import ConfigOption, read_settings
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import safe
-from duetime.client.store_link import AdminCall, send_admin
+from duetime.cli.output import relative, safe
+from duetime.client.store_link import AdminCall, on_store, send_admin
 from duetime.engine.pools import register_pool, registered_pools, unregister_pool
+from duetime.model.errors import DuetimeError, NotFound
+from duetime.model.humanise import size
+from duetime.model.job import sum_counts
+from duetime.model.masking import mask
+from duetime.model.names import DEFAULT_POOL
+from duetime.model.settings import pool_parts
+from duetime.stores.base import Store
 from duetime.stores.open import open_store
 from duetime.stores.registry import Registry
 
@@ -71,3 +80,75 @@ def _ask(
 ) -> dict[str, str]:
     call = AdminCall(method, path, on_registry, parse=lambda answer: answer["pools"], sent=sent)
     return send_admin(target.admin_address, call)
+
+
+# --- what is in a pool
+
+
+@takes_options
+def show(
+    target: Target,
+    name: Annotated[str, typer.Argument(metavar="[POOL]", help="A pool of the settings.")] = DEFAULT_POOL,
+    config: ConfigOption = None,
+) -> None:
+    """Show each store of a pool: what it holds, how full it is, what is wrong.
+
+    Of a tiered pool these are hot and cold, of a group its members. With --url it is the pool of that URL. The exit
+    code is 1 if a store does not answer, or has a problem.
+
+    Examples:
+        duetime pool show
+        duetime pool show default --json
+        duetime pool show --url "tiered:x?hot=redis://localhost&cold=postgresql://localhost/jobs"
+    """
+    url = target.store
+    if not url:
+        pools = read_settings({}, config).pools
+        if name not in pools:
+            raise NotFound(f"the settings have no pool {name!r}; they have {', '.join(sorted(pools))}")
+        url = pools[name]
+    rows = [_part(part, address) for part, address in (pool_parts(url) or {name: url}).items()]
+    now = max(row["now"] for row in rows)
+    target.answer.table(
+        rows,
+        {
+            "store": [row["store"] for row in rows],
+            "kind": [safe(f"{row['kind']} {row['version']}".strip()) for row in rows],
+            "jobs ": [f"{row['jobs']:,}" if row["kind"] else "" for row in rows],
+            "next due": [relative(row["next_due_at"], now) if row["next_due_at"] else "" for row in rows],
+            "used ": [size(row["used_bytes"]) if row["used_bytes"] else "" for row in rows],
+            "": [Text(safe("; ".join(row["problems"])), style="red") for row in rows],
+        },
+    )
+    if any(row["problems"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _part(part: str, url: str) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        **dict.fromkeys(("kind", "version"), ""),
+        **dict.fromkeys(("jobs", "delayed", "next_due_at", "used_bytes", "max_bytes", "now"), 0),
+        "problems": [],
+    }
+    try:
+        row |= on_store(url, _inspect)
+    except DuetimeError as error:
+        row["problems"] = [error.message]
+    return {"store": part, "url": mask(url), **row}
+
+
+async def _inspect(store: Store) -> dict[str, Any]:
+    info, queues = await store.ping(), await store.queues()
+    counts = sum_counts(await store.counts(queues))
+    heads = [head for head in await store.heads(queues) if head is not None]
+    return {
+        "kind": info.kind,
+        "version": info.version,
+        "jobs": counts.total,
+        "delayed": counts.delayed,
+        "next_due_at": min(heads, default=0),
+        "used_bytes": info.used_bytes,
+        "max_bytes": info.max_bytes,
+        "now": info.now,
+        "problems": [f"{name}: {problem.message}" for name, problem in info.problems.items()],
+    }

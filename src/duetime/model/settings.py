@@ -547,6 +547,13 @@ def group_members(url: str) -> list[tuple[str, str, bool]]:
     return [(name, value, name in leaving) for name, value in given if name != "drain"]
 
 
+def pool_parts(url: str) -> dict[str, str]:
+    """The URLs of the stores of a group or a tiered pool, by name. Empty for any other URL."""
+    if not url.startswith("tiered:"):
+        return {name: address for name, address, _ in group_members(url)}
+    return {name: value for name, value in parse_qsl(url.partition("?")[2]) if name in ("hot", "cold")}
+
+
 def _store_of(table: object, where: str) -> str:
     """Returns the value of `store`, the only key of the table."""
     given = _table(table, where)
