@@ -33,6 +33,7 @@ async def test_the_story_of_an_address(url: str, postbox: Postbox, tmp_path: Pat
     added = await run("add", "ops@example.com")
     assert added.code == 0
     assert "no mail server" in added.err
+    assert "receives alerts now" not in added.out
     failed = await run("test", "--json")
     assert failed.code != 0
     assert failed.documents[0] == {"reached": [], "not_reached": ["ops@example.com"]}

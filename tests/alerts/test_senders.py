@@ -3,6 +3,7 @@
 import asyncio
 import html
 import re
+import sys
 
 import pytest
 
@@ -30,6 +31,15 @@ async def test_an_apprise_url_needs_no_mail_server(postbox: Postbox) -> None:
 
 async def test_without_a_mail_server_a_plain_address_is_not_reached() -> None:
     assert await AlertSender().send(["ann@example.com"], "title", "text") == ["ann@example.com"]
+
+
+async def test_a_process_without_the_package_that_sends_reaches_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    assert await AlertSender().send(["json://127.0.0.1:9/"], "title", "text") == ["json://127.0.0.1:9/"]
+    [record] = caplog.records
+    assert "pip install" in vars(record)["error"]
 
 
 async def test_a_server_that_refuses_is_no_success(postbox: Postbox) -> None:

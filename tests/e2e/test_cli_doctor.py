@@ -62,6 +62,18 @@ def test_programs_without_a_journal_are_listed_if_the_pool_journals(shell: Shell
     assert find(shell.run("doctor", "--json"), "journal.programs")["grade"] == "ok"
 
 
+def test_alerts_that_cannot_be_mailed_are_named(shell: Shell) -> None:
+    shell.ok("push", "mail", "x")
+    assert "alerts.mail" not in grades(shell.run("doctor", "--json")), "nobody receives alerts"
+    shell.ok("alert", "add", "ops@example.com")
+    found = find(shell.run("doctor", "--json"), "alerts.mail")
+    assert found["grade"] == "warn"
+    assert "ops@example.com" in found["what"]
+    assert "duetime alert mail-server" in found["fix"]
+    shell.ok("alert", "mail-server", "--host", "smtp.example.com", "--from", "d@example.com")
+    assert find(shell.run("doctor", "--json"), "alerts.mail")["grade"] == "ok"
+
+
 def test_what_is_wrong_comes_with_a_reason_and_a_remedy(shell: Shell) -> None:
     shell.ok("push", "mail", "x")
     ran = shell.run("doctor", "--url", shell.url + "?synchronous=OFF")

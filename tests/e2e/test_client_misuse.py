@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import duetime
-from duetime.model.errors import InvalidId, InvalidRequest, InvalidTime
+from duetime.model.errors import InvalidId, InvalidRequest, InvalidSettings, InvalidTime
 from duetime.model.job import Event, IfExists, NewJob, State
 from tests.plugins.serving import serving
 
@@ -89,6 +89,13 @@ def test_a_mistake_is_refused_and_nothing_is_pushed(
 def test_a_name_that_no_queue_can_have(client: duetime.Client, name: Any) -> None:
     with pytest.raises(duetime.InvalidName):
         client.queue(name)
+
+
+@pytest.mark.parametrize("url", [None, 5, b"memory:"])
+def test_a_url_that_is_no_text(url: Any) -> None:
+    for connect in (duetime.connect, duetime.connect_async):
+        with pytest.raises(InvalidSettings, match="URL of a store or server must be text, got"):
+            connect(url)
 
 
 def test_words_for_priorities_states_and_taken_ids(client: duetime.Client) -> None:

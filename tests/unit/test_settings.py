@@ -97,7 +97,7 @@ def test_switches_in_the_environment(text: str, on: bool) -> None:
         ("tcp_port = 70000", "tcp_port in duetime.toml must be a port (0 to 65535), got 70000"),
         ("ouqiang_port = 70000", "ouqiang_port in duetime.toml must be a port (0 to 65535), got 70000"),
         ("port = true", "port in duetime.toml must be a port (0 to 65535), got True"),
-        ("lmstfy_tries = -1", "lmstfy_tries in duetime.toml must be a number, got -1"),
+        ("lmstfy_tries = -1", "lmstfy_tries in duetime.toml must be a whole number of at least 0, got -1"),
         ("max_body = '1 MiX'", "max_body in duetime.toml must be a size (1048576, '64KiB', '1MiB'), got '1 MiX'"),
         (
             "drain_timeout = 'soon'",

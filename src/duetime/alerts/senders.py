@@ -86,7 +86,7 @@ class AlertSender:
                     why = "it was refused"
         except TimeoutError:
             why = f"no answer within {self._deadline_s:g} s"
-        except InvalidRequest as error:
+        except (InvalidRequest, InvalidSettings) as error:
             why = error.message
         log.warning("alert_not_sent", extra={"address": mask(address), "error": why, "title": title})
         return False

@@ -56,12 +56,12 @@ def add(
         "/alerts",
         json={"address": address, "channel": channel},
     )
-    done = (
-        f"topics can send alerts to {mask(address)} as {channel}" if channel else f"{mask(address)} receives alerts now"
-    )
-    target.answer.show(settings, done)
-    if is_mail(address) and settings["mail_server"] is None and not target.json:
-        note("no mail server is set yet: duetime alert mail-server --help")
+    waits = is_mail(address) and settings["mail_server"] is None
+    when = "as soon as there is a mail server" if waits else "now"
+    done = f"topics can send alerts to {{}} as {channel}" if channel else f"{{}} receives alerts {when}"
+    target.answer.show(settings, done.format(mask(address)))
+    if waits and not target.json:
+        note("no mail server is set: duetime alert mail-server --host HOST --from ADDRESS")
 
 
 @takes_options

@@ -6,6 +6,7 @@ from itertools import chain
 from statistics import median
 from typing import Any
 
+from duetime.alerts.problems import describe as describe_alerts
 from duetime.cli.doctor_checks import Check, Facts, Finding, Verdict, fail, judge, ok, warn
 from duetime.cli.doctor_mysql import examine_mysql
 from duetime.cli.doctor_postgres import examine_postgres
@@ -17,6 +18,7 @@ from duetime.journal.registration import find_journaling, registered
 from duetime.model.errors import DuetimeError, Forbidden, InvalidSettings, StoreUnavailable, Unauthorized
 from duetime.model.humanise import span
 from duetime.model.masking import mask
+from duetime.model.names import is_mail
 from duetime.stores.base import Store
 
 PINGS = 5
@@ -112,6 +114,16 @@ PROGRAMS_WITHOUT_JOURNAL = Check(
     ok("every program that changes jobs writes a journal"),
     rows=lambda f: [{"name": name, "node": node} for name, node in sorted(f["nodes"].items())],
 )
+ALERT_MAIL = Check(
+    "alerts.mail",
+    warn(
+        "alerts cannot be mailed to {mails}: no mail server is set",
+        when=lambda f: f["mails"] and not f["mail_server"],
+        why="nobody is notified when a pool is down, space runs out or jobs fail",
+        fix="duetime alert mail-server --host HOST --from ADDRESS, then duetime alert test",
+    ),
+    ok("a mail server is set for the recipients of alerts", when=lambda f: f["mails"]),
+)
 DEEP = Check(
     "store.check",
     fail(
@@ -197,6 +209,9 @@ async def _ask_store(store: Store, *, deep: bool) -> list[Finding]:
     if journaling := await find_journaling(store):
         nodes = {name: node for name, node in (await registered(store)).items() if node.lacks_entries(journaling.since)}
         findings += judge([PROGRAMS_WITHOUT_JOURNAL], {"nodes": nodes})
+    alerts = await describe_alerts(store.registry)
+    mails = ", ".join(filter(is_mail, [*alerts["addresses"], *alerts["channels"].values()]))
+    findings += judge([ALERT_MAIL], {"mails": mails, "mail_server": alerts["mail_server"]})
     return findings + ([*judge([DEEP], {"problems": await store.check()})] if deep else [])
 
 

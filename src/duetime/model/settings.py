@@ -55,7 +55,7 @@ class SettingKind(StrEnum):
     """The type of a setting; the value is its name in messages and docs."""
 
     TEXT = "text"
-    NUMBER = "number"
+    NUMBER = "whole number"
     SWITCH = "true or false"
     PORT = "port"
     DURATION = "duration"
@@ -120,6 +120,7 @@ _READERS = {
     SIZE: read_size,
 }
 _HINTS = {
+    NUMBER: " of at least 0",
     PORT: " (0 to 65535)",
     DURATION: " (90, '30s', '5m', '1h30m')",
     SIZE: " (1048576, '64KiB', '1MiB')",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duetime.alerts.problems import Alerts
@@ -200,7 +200,18 @@ def admin_apps(runtime: Runtime) -> Sequence[MountedApp]:
     php = [
         MountedApp(path, php_admin(runtime)) for path in ("/add.php", "/check.php") if runtime.settings.php_admin_token
     ]
-    return (MountedApp("/console", console_app(runtime)), *php, MountedApp("", LmstfyAdmin(runtime.lmstfy)))
+    return (
+        MountedApp("/", to_console),
+        MountedApp("/console", console_app(runtime)),
+        *php,
+        MountedApp("", LmstfyAdmin(runtime.lmstfy)),
+    )
+
+
+async def to_console(scope: Scope, receive: Receive, send: Send) -> None:
+    """Leads a browser that was given only the host and port to the console."""
+    is_page = scope["path"] == "/" and scope["method"] in ("GET", "HEAD")
+    await (RedirectResponse("/console/") if is_page else no_such_page)(scope, receive, send)
 
 
 def console_app(runtime: Runtime) -> ASGIApp:

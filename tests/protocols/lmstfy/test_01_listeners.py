@@ -104,7 +104,7 @@ async def test_unknown_paths_of_the_api(server: Server, path: str) -> None:
     assert is_unknown_on_api(await server.api.request("GET", path))
 
 
-@pytest.mark.parametrize("path", ["/", "/api/ns/q", "/token", "/token/", "/token/ns/t/limits", "/debug/pprof/", "/x"])
+@pytest.mark.parametrize("path", ["/api/ns/q", "/token", "/token/", "/token/ns/t/limits", "/debug/pprof/", "/x"])
 async def test_unknown_paths_of_the_admin_listener(server: Server, path: str) -> None:
     assert is_unknown_on_admin(await server.admin.request("GET", path))
 
