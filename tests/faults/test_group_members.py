@@ -45,7 +45,7 @@ PROBLEMS = [StoreUnavailable("gone"), StoreDamaged("foreign data"), StoreFull("n
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other process has to read of a new layout."""
-    monkeypatch.setattr("duetime.stores.group.members.SETTLE_S", 0)
+    monkeypatch.setattr("duetime.stores.group.members.SPREAD_S", 0)
 
 
 @pytest.fixture

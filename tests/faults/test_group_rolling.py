@@ -52,7 +52,7 @@ class Files:
 @pytest.fixture(autouse=True)
 def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duetime.stores.group.members.READ_AGAIN_S", 0.02)
-    monkeypatch.setattr("duetime.stores.group.members.SETTLE_S", 1.0)
+    monkeypatch.setattr("duetime.stores.group.members.SPREAD_S", 1.0)
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def check_backup(path: Path) -> BackupSummary:
 
 
 class RestoreRun:
-    """Takes the lines of a backup one by one and puts them into a store."""
+    """Puts the lines of a backup into a store, one by one."""
 
     def __init__(self, store: Store, run: str, progress: Done) -> None:
         self._store, self._run, self._progress = store, run, progress
@@ -195,7 +195,7 @@ class RestoreRun:
         self._chunk: list[Job] = []
         self._done = self._size = 0
 
-    async def take(self, line: BackupLine) -> None:
+    async def add(self, line: BackupLine) -> None:
         if line.record:
             self._records.append(line.record)
         elif line.counters:
@@ -204,7 +204,7 @@ class RestoreRun:
             await self.flush()
             self._queue = line.queue
             self._rules.append((line.queue, line.rules))
-            # Nobody takes a job before all are there, and caps are for new jobs.
+            # No consumer may get a job before all are there, and caps are for new jobs.
             await self._store.configure(line.queue, RulesChange(paused=True, kept=True))
         elif line.joins:
             await self._store.raise_joins(self._queue, line.joins)
@@ -237,7 +237,7 @@ async def restore_backup(store: Store, path: Path, summary: BackupSummary, progr
     await _require_empty(store, summary)
     run = RestoreRun(store, summary.sha256[:16], progress)
     for line in read_backup(path):
-        await run.take(line)
+        await run.add(line)
     await run.flush()
     await _verify(store, summary)
     await run.finish()

@@ -135,7 +135,7 @@ class StoreMove:
         self._queues: dict[Queue, QueueMove] = {}
         self._before: dict[Queue, tuple[int, int]] = {}
         self._problems: dict[tuple[Queue, str], str] = {}
-        self._taken: set[tuple[Queue, str, int]] = set()
+        self._delivered: set[tuple[Queue, str, int]] = set()
         self._withdrawn: dict[tuple[Queue, str, int], int] = {}
         """How often a copy was taken back because the job changed at the source meanwhile."""
         self._leased: dict[Queue, set[str]] = {}
@@ -146,7 +146,7 @@ class StoreMove:
         """Until nothing is left at the source, or the time for leases is up; as long as `follow` says, go on."""
         report = MoveReport()
         await self._begin(report)
-        await self._take_along(report)
+        await self._copy_registry(report)
         deadline = asyncio.get_running_loop().time() + self._wait_s
         while True:
             moved, counts = await self._pass()
@@ -212,7 +212,7 @@ class StoreMove:
         if here.since < there.since:
             await self._target.registry.put(registration.POOL_KIND, registration.POOL_KEY, msgspec.json.encode(here))
 
-    async def _take_along(self, report: MoveReport) -> None:
+    async def _copy_registry(self, report: MoveReport) -> None:
         records = await read_records(self._source.registry)
         others = await write_records(self._target.registry, records)
         await write_counters(self._target.registry, await read_counters(self._source.registry))
@@ -274,10 +274,10 @@ class StoreMove:
                 self._progress(self._total(), max(self._known, self._total()))
 
     async def _move_jobs(self, queue: Queue, jobs: Sequence[Job]) -> int:
-        fresh = [job for job in jobs if (queue, job.id, job.born) not in self._taken]
+        fresh = [job for job in jobs if (queue, job.id, job.born) not in self._delivered]
         problems = await self._put_back(queue, fresh)
         arrived = [job for job, problem in zip(fresh, problems, strict=True) if not problem]
-        arrived += [job for job in jobs if (queue, job.id, job.born) in self._taken]
+        arrived += [job for job in jobs if (queue, job.id, job.born) in self._delivered]
         for job, problem in zip(fresh, problems, strict=True):
             self._problems[queue, job.id] = problem
         if not arrived:
@@ -315,7 +315,7 @@ class StoreMove:
         for job, answer in zip(changed, undone, strict=True):
             key = (queue, job.id, job.born)
             if answer is None:
-                self._taken.add(key)
+                self._delivered.add(key)
             elif isinstance(answer, Moved):
                 self._withdrawn[key] = self._withdrawn.get(key, 0) + 1
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 KIND = "group"
 """The registry record on each member that remembers the group's layouts."""
 READ_AGAIN_S = 1.0
-SETTLE_S = 2.5
+SPREAD_S = 2.5
 """A process with a new layout waits this long before it pushes by it, so that all other processes have read of it."""
 WRITES_TRIED = 5
 EMPTY_S = 10.0
@@ -99,7 +99,7 @@ class Members:
         self._is_open = True
         self._readers = [asyncio.create_task(self._keep_reading(member)) for member in self]
         if is_new:
-            await asyncio.sleep(SETTLE_S)
+            await asyncio.sleep(SPREAD_S)
 
     async def close(self) -> None:
         for reader in self._readers:
@@ -216,7 +216,7 @@ class Members:
         # All processes must search jobs at their new homes before this one pushes to them.
         self._announced = [current]
         await self.ask(self._write)
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(SPREAD_S)
         self._use(current)
         self._announced = []
         await self.ask(self._write)

@@ -139,7 +139,7 @@ class MemoryQueue:
         if place == WAITING and job.expires_at:
             insort(self.ttl, (job.expires_at, job.id))
 
-    def take_out(self, job: StoredJob) -> None:
+    def remove_from_place(self, job: StoredJob) -> None:
         """Take a job out of its place; the same step must put it into another one or forget it."""
         _remove(self.index_of(job), (job.sort_at, job.id))
         if job.place == WAITING and job.expires_at:
@@ -153,7 +153,7 @@ class MemoryQueue:
         self.floor = max(self.floor, job.born)
 
     def end(self, job: StoredJob) -> None:
-        self.take_out(job)
+        self.remove_from_place(job)
         self.forget(job)
 
     def next_born(self, now: int, above: int = 0) -> int:
@@ -214,14 +214,14 @@ class MemoryPicker:
         self.expired: list[Moved] = []
 
     def serve(self, ask: Ask) -> list[Delivery]:
-        taken: list[Delivery] = []
+        deliveries: list[Delivery] = []
         quotas = (0, 0, 0) if self._stored.rules.strict else ask.quotas
         for priority, quota in [*zip(Priority, quotas, strict=True), *((priority, ask.limit) for priority in Priority)]:
-            wanted = min(quota, ask.limit - len(taken))
+            wanted = min(quota, ask.limit - len(deliveries))
             while wanted > 0 and (delivery := self._next(priority, ask.ttr_ms)):
-                taken.append(delivery)
+                deliveries.append(delivery)
                 wanted -= 1
-        return taken
+        return deliveries
 
     def _next(self, priority: Priority, ttr_ms: int) -> Delivery | None:
         index = self._stored.waiting[priority]
@@ -229,7 +229,7 @@ class MemoryPicker:
             job = self._stored.jobs[index[0][1]]
             if job.expired(self._now):
                 self._scans_left -= 1
-                self._stored.take_out(job)
+                self._stored.remove_from_place(job)
                 self.expired.append(self._stored.expire(job, self._now))
                 continue
             size = len(job.body) + sum(len(name.encode()) + len(text.encode()) for name, text in job.attributes.items())
@@ -242,7 +242,7 @@ class MemoryPicker:
         return None
 
     def _lease(self, job: StoredJob, ttr_ms: int) -> Delivery:
-        self._stored.take_out(job)
+        self._stored.remove_from_place(job)
         job.attempt += 1
         job.used += 1
         self._stored.put(job, LEASED, self._now + ttr_ms)
@@ -342,7 +342,7 @@ def withdraw(stored: MemoryQueue, withdrawal: Withdrawal, now: int) -> Moved | N
         return cancel(stored, job.id, now, finished=False)
     if job.place == DEAD:
         return None
-    stored.take_out(job)
+    stored.remove_from_place(job)
     job.error = withdrawal.error or job.error
     return stored.die(job, now, withdrawal.reason)
 
@@ -371,7 +371,7 @@ def reschedule(stored: MemoryQueue, job_id: str, now: int, due_at: int) -> Moved
         return JobDead.of(job_id)
     if job.expires_at and due_at > job.expires_at:
         return ExpiresBeforeDue.of(job_id)
-    stored.take_out(job)
+    stored.remove_from_place(job)
     stored.wait(job, due_at)
     return Moved(Event.RESCHEDULED, job.id, job.born, job.attempt, due_at)
 
@@ -379,12 +379,12 @@ def reschedule(stored: MemoryQueue, job_id: str, now: int, due_at: int) -> Moved
 def reap(stored: MemoryQueue, now: int, limit: int) -> Iterator[Moved]:
     lapsed = [stored.jobs[job_id] for until, job_id in stored.leases[:limit] if until <= now]
     for job in lapsed:
-        stored.take_out(job)
+        stored.remove_from_place(job)
         yield stored.back_to_waiting(job, now, now, Event.LEASE_EXPIRED)
     for job in [
         stored.jobs[job_id] for _, job_id in stored.ttl[: limit - len(lapsed)] if stored.jobs[job_id].expired(now)
     ]:
-        stored.take_out(job)
+        stored.remove_from_place(job)
         yield stored.expire(job, now)
 
 

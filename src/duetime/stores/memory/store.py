@@ -151,7 +151,7 @@ class MemoryStore:
         stored, job = self._leased(lease)
         now, before = self._clock.now_ms(), stored.earliest()
         job.error = error or job.error
-        stored.take_out(job)
+        stored.remove_from_place(job)
         moved = stored.back_to_waiting(job, now, now + delay_ms, Event.RELEASED)
         self._announce(lease.queue, stored, before)
         return moved
@@ -159,7 +159,7 @@ class MemoryStore:
     async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
         stored, job = self._leased(lease)
         now, before = self._clock.now_ms(), stored.earliest()
-        stored.take_out(job)
+        stored.remove_from_place(job)
         job.used -= 1
         due_at = job.due_at if delay_ms is None else now + delay_ms
         moved = stored.back_to_waiting(job, now, due_at, Event.GIVEN_BACK)
@@ -169,12 +169,12 @@ class MemoryStore:
     async def kill(self, lease: Lease, error: str = "") -> Moved:
         stored, job = self._leased(lease)
         job.error = error or job.error
-        stored.take_out(job)
+        stored.remove_from_place(job)
         return stored.die(job, self._clock.now_ms(), Reason.KILLED)
 
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
         stored, job = self._leased(lease)
-        stored.take_out(job)
+        stored.remove_from_place(job)
         stored.put(job, LEASED, self._clock.now_ms() + ttr_ms)
         return job.sort_at
 
@@ -279,7 +279,7 @@ class MemoryStore:
             job = stored.jobs.get(job_id)
             if job is None or job.place != DEAD:
                 continue
-            stored.take_out(job)
+            stored.remove_from_place(job)
             job.used, job.reason, job.error = 0, "", ""
             job.tries = job.tries if tries is None else tries
             job.expires_at = now + ttl_ms if ttl_ms else 0

@@ -344,11 +344,11 @@ class BlockingRedis:
     def _reserve(
         self, script: str, queue: Queue, arguments: tuple[Argument, ...], ask: Ask, orphan: Callable[[Delivery], None]
     ) -> Reserved | None:
-        def take_back(answer: Any) -> None:
+        def give_to_orphan(answer: Any) -> None:
             for delivery in read_reserved(queue, ask, answer).deliveries[0]:
                 orphan(delivery)
 
-        answer = self._run(script, queue, arguments, take_back)
+        answer = self._run(script, queue, arguments, give_to_orphan)
         return None if answer is None else read_reserved(queue, ask, answer)
 
     def ack(self, lease: Lease) -> Moved | None:

@@ -102,7 +102,7 @@ WHERE day > 0 AND day <= %(before)s
 ORDER BY day
 LIMIT %(limit)s;
 
--- name: take_old_totals
+-- name: remove_old_totals
 -- description: Remove a queue's days that are no longer kept one by one.
 DELETE FROM dt.totals
 WHERE namespace = %(namespace)s AND queue = %(queue)s AND day > 0 AND day <= %(before)s

@@ -381,7 +381,7 @@ def fold_totals(step: Step, queue: Queue) -> None:
     """Add totals of days that are no longer shown to day 0. If only day 0 is left of a forgotten queue, delete it."""
     step.lock_name(queue)
     names = {"namespace": queue.namespace, "queue": queue.name}
-    for numbers in step.fetch("take_old_totals", **names, before=step.now // DAY_MS - TOTAL_DAYS):
+    for numbers in step.fetch("remove_old_totals", **names, before=step.now // DAY_MS - TOTAL_DAYS):
         step.add_to_totals(queue, 0, dict(zip(TOTALS, numbers, strict=True)))
     step.execute("delete_forgotten_totals", **names)
 

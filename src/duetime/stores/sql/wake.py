@@ -25,7 +25,7 @@ from duetime.stores.sql.threads import ConnectionThreads, DatabaseLink
 
 MAX_PENDING = 10_000
 AWAKE_S = 5.0
-"""How long after the last such call somebody is taken to wait."""
+"""How long after the last such call the hub polls often."""
 IDLE_POLL_S = 1.0
 
 

@@ -99,7 +99,7 @@ STRAIGHT_JOIN dt.totals AS t FORCE INDEX (PRIMARY)
 -- description: Of a queue that is purged and not kept.
 DELETE t FROM dt.totals AS t FORCE INDEX (PRIMARY) WHERE t.namespace = %(namespace)s AND t.queue = %(queue)s;
 
--- name: take_old_totals
+-- name: remove_old_totals
 -- description: Remove a queue's days that are no longer kept one by one, and answer them.
 SELECT accepted, delivered, acked, released, lapsed, dead, cancelled, expired, respawned
 FROM dt.totals FORCE INDEX (PRIMARY)

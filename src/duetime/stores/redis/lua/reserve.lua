@@ -72,7 +72,7 @@ local function deliver(page, priority, lease_end)
 end
 
 -- Leases up to `wanted` ready jobs of one priority; answers how many.
-local function take(priority, wanted, lease_end)
+local function lease_from(priority, wanted, lease_end)
   local got = 0
   while got < wanted and scans_left > 0 and seen[priority] < q.waiting[priority] do
     local page = call('ZRANGEBYSCORE', q.wait[priority], '-inf', now, 'WITHSCORES',
@@ -90,11 +90,11 @@ for at = 4, #ARGV, 5 do
   local lease_end, got = q.text(now + ttr), 0
   if not q.strict then
     for priority = 1, 3 do
-      got = got + take(priority, math.min(tonumber(ARGV[at + 1 + priority]), limit - got), lease_end)
+      got = got + lease_from(priority, math.min(tonumber(ARGV[at + 1 + priority]), limit - got), lease_end)
     end
   end
   for priority = 1, 3 do
-    got = got + take(priority, limit - got, lease_end)
+    got = got + lease_from(priority, limit - got, lease_end)
   end
   if got > 0 then
     q.next_end = math.min(q.next_end, now + ttr)
