@@ -1,5 +1,6 @@
 """Problems: lines with the numbers of now, for whoever may see them, that can be acted on."""
 
+import re
 import uuid
 from collections.abc import AsyncIterator
 
@@ -7,9 +8,12 @@ import msgspec
 import pytest
 
 import duetime
-from duetime.alerts.problems import FIRING, Firing, Problem
+from duetime.alerts.problems import FIRING, KEY, PAST, Firing, PastAlert, Problem
+from duetime.callbacks.topic_registry import KIND as TOPICS
+from duetime.callbacks.topic_registry import TopicAddress
 from duetime.console.problems import LiveProblem, grouped, parse_key
 from duetime.model.names import Queue
+from duetime.model.topic import Topic
 from duetime.stores.base import RulesChange, Store
 from duetime.stores.open import open_store
 from tests.console.conftest import Visitor
@@ -33,6 +37,7 @@ def test_the_keys_of_alerts_say_what_they_are_about() -> None:
     assert parse_key("default:late:billing/dunning") == ("late", "default", Queue("billing", "dunning"))
     assert parse_key("fast:memory") == ("memory", "fast", None)
     assert parse_key("fast:down:a") == ("part_down", "fast", None)
+    assert parse_key("default:paused:a/b") == ("paused", "default", Queue("a", "b"))
     assert parse_key("something else") == ("other", "", None)
     two = [
         LiveProblem("late", "a", "p", None, 7),
@@ -98,10 +103,51 @@ def test_a_paused_queue_keeps_its_lateness_and_is_named(boss: Visitor, client: d
     late(client, name, 85)
     client.queue(name).configure(RulesChange(paused=True))
     try:
-        assert f"default/{name} is paused, 85 jobs overdue, the first by" in boss.get("").text
+        page = boss.get("").text
+        assert f"default/{name} is paused, 85 jobs overdue, the first by" in page
+        [count] = re.findall(r"<title>\((\d+)\) Overview", page)
+        assert f'<span class="n warm">{count}</span>' in page
+        refreshed = boss.http.get(f"/console/queues?find={name}", headers={"hx-request": "true"}).text
+        assert f"<title>({count}) Queues" in refreshed  # the title and the menu of an open page stay current
+        assert f'<span class="n warm">{count}</span>' in refreshed
         queue = boss.get("queue", pool="default", namespace="default", queue=name).text
         assert "85 jobs are overdue, the first by" in queue
         assert "Resumed" in boss.post("do/resume", pool="default", namespace="default", queue=name).text
         assert f"default/{name} is paused" not in boss.get("").text
     finally:
         client.queue(name).purge()
+
+
+async def test_past_alerts_are_said_in_the_visitor_s_language(boss: Visitor, store: Store) -> None:
+    past = [PastAlert("x is late", "", 1_794_000_000, 1_794_000_090, key) for key in ("default:late:shop/x", "odd")]
+    await store.registry.put(PAST, KEY, msgspec.json.encode(past))
+    boss.http.headers["accept-language"] = "zh"
+    await until(lambda: "shop/x 曾延迟" in boss.get("alerts").text)
+    assert "x is late" in boss.get("alerts").text
+
+
+def test_a_namespace_login_cannot_hide_the_problems_of_another(
+    boss: Visitor, client: duetime.Client, console_server: Served
+) -> None:
+    folder = console_server.log.parent
+    shell = Shell(f"sqlite://{folder}/jobs.db", folder)
+    [made] = shell.json("token", "create", "--namespace", "tenant", "--scope", "admin")
+    tenant = Visitor(boss.admin)
+    with tenant.http:
+        assert tenant.post("login", namespace="tenant", password=made["token"]).status_code == 200
+        for key in ("default:paused:default/other", "default:late:default/other", "default:memory"):
+            answer = tenant.post("do/snooze", key=key)
+            assert answer.status_code in (403, 404) or "no namespace" in answer.text, key
+        assert "Hidden for an hour" in tenant.post("do/snooze", key="default:paused:tenant/own").text
+
+
+async def test_a_topic_that_delivers_nothing_is_a_problem(boss: Visitor, store: Store) -> None:
+    name = f"h{uuid.uuid4().hex[:8]}"
+    address = TopicAddress("default", Queue("default", name))
+    topic = Topic(key=name, callback="http://127.0.0.1:9/", halted="its receiver answers 410")
+    await store.registry.put(TOPICS, address.key, msgspec.json.encode(topic))
+    try:
+        await until(lambda: f"default/{name}: deliveries are halted" in boss.get("").text)
+        assert "its receiver answers 410" in boss.get("").text
+    finally:
+        await store.registry.delete(TOPICS, address.key)

@@ -97,12 +97,13 @@ class Firing(Struct, frozen=True):
 
 
 class PastAlert(Struct, frozen=True):
-    """A problem that is over. Times are epoch seconds."""
+    """A problem that is over. Times are epoch seconds. `key` is the problem's."""
 
     title: str
     text: str
     since: float
     ended_at: float
+    key: str = ""
 
 
 def read_past(record: Record | None) -> list[PastAlert]:
@@ -320,13 +321,13 @@ class Alerts:
             removed = False
         ours = self._deployment_lock.is_leader() if self._local.pop(key, None) else removed
         if ours:
-            await self._remember(firing)
+            await self._remember(key, firing)
             log.info("alert_ended", extra={"problem": key, "title": firing.problem.title})
             self._notify(firing.problem.addresses, f"over: {firing.problem.title}", _lasting(firing))
 
-    async def _remember(self, firing: Firing) -> None:
+    async def _remember(self, key: str, firing: Firing) -> None:
         """Add a problem that is over to the record of past ones, which the console shows."""
-        past = PastAlert(firing.problem.title, firing.problem.text, firing.since, time.time())
+        past = PastAlert(firing.problem.title, firing.problem.text, firing.since, time.time(), key)
         while True:
             try:
                 record = await self._registry().get(PAST, KEY)

@@ -18,11 +18,12 @@ from duetime.callbacks.topic_registry import TopicAddress
 from duetime.console.queue_looks import LiveQueue, QueueLook
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.names import Queue
+from duetime.model.topic import Topic
 from duetime.stores.registry import Record
 
 SNOOZED = "console-snooze"
 SNOOZE_S = 3600
-OF_QUEUES = ("late", "dead", "damaged")
+OF_QUEUES = ("late", "dead", "damaged", "paused", "halted")
 
 
 class Snooze(Struct, frozen=True):
@@ -47,7 +48,9 @@ class LiveProblem(NamedTuple):
 
 
 def parse_key(key: str) -> tuple[str, str, Queue | None]:
-    """Kind, pool and queue of an alert's key; the kind is "other" for a key of a form that is not known here."""
+    """Kind, pool and queue of the key of an alert or another problem. The kind is "other" for a key of a form that is
+    not known here.
+    """
     if key.startswith(PREFIX):
         address = TopicAddress.of_key(key.removeprefix(PREFIX))
         return "callbacks", address.pool, address.queue
@@ -150,9 +153,30 @@ def from_topics(
     return list(found.values())
 
 
+def from_halted(topics: Mapping[TopicAddress, Topic], sees: Callable[[str, str], bool]) -> list[LiveProblem]:
+    """Topics that deliver nothing until somebody puts them online."""
+    return [
+        LiveProblem("halted", f"{one.pool}:halted:{one.queue}", one.pool, one.queue, detail=topic.halted)
+        for one, topic in topics.items()
+        if topic.halted and sees(one.pool, one.queue.namespace)
+    ]
+
+
 def grouped(problems: Iterable[LiveProblem]) -> list[tuple[str, list[LiveProblem]]]:
     """By kind, in the order of weight; within a kind the oldest first."""
-    order = ("down", "part_down", "stuck", "journal", "memory", "damaged", "breaker", "callbacks", "dead", "late")
+    order = (
+        "down",
+        "part_down",
+        "stuck",
+        "journal",
+        "memory",
+        "damaged",
+        "halted",
+        "breaker",
+        "callbacks",
+        "dead",
+        "late",
+    )
     kinds: dict[str, list[LiveProblem]] = {}
     for one in sorted(problems, key=lambda one: one.since or float("inf")):
         kinds.setdefault(one.kind, []).append(one)

@@ -318,15 +318,20 @@ class Visit:
             found.add(self.scope)
         return sorted(one for one in found if self.session.sees(*one))[:MOST_SPACES]
 
+    @cached_property
+    def troubles(self) -> int:
+        """How many problems there are, for the menu and the title."""
+        look = self.parts.live.looks.last
+        return quick_count(self.parts.registry_copy, look, self.sees, not self.session.namespace)
+
     def menu(self) -> list[tuple[str, list[tuple[str, str, str, str, str]]]]:
         """The groups of pages that this visitor can open; of each page its name, address, label, number and tone."""
         whole = not self.session.namespace
         looks = self.parts.live.looks
         sums = looks.sums(looks.last, *self.scope, self.sees)
         dead = sums.counts.dead
-        troubles = quick_count(self.parts.registry_copy, looks.last, self.sees, whole)
         numbers = {
-            "overview": (formats.compact(troubles), "warm") if troubles else ("", ""),
+            "overview": (formats.compact(self.troubles), "warm") if self.troubles else ("", ""),
             "queues": (formats.compact(sums.queues) if sums.queues else "", ""),
             "failures": (formats.compact(dead), "hot") if dead else ("", ""),
         }

@@ -6,10 +6,20 @@ from importlib.util import find_spec
 import msgspec
 from starlette.responses import Response
 
-from duetime.alerts.problems import KEY, PAST, SETTINGS, AlertSettings, change_settings, read_past, read_settings
+from duetime.alerts.problems import (
+    KEY,
+    PAST,
+    SETTINGS,
+    AlertSettings,
+    PastAlert,
+    change_settings,
+    read_past,
+    read_settings,
+)
 from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
 from duetime.console.forms import FormReader, FormRefused, whole_number
 from duetime.console.pages.overview import pool_health, read_problems
+from duetime.console.problems import parse_key
 from duetime.console.visit import Visit
 from duetime.model.errors import InvalidRequest, InvalidSettings, NotFound
 from duetime.model.masking import mask
@@ -30,13 +40,19 @@ async def show_alerts(visit: Visit) -> Response:
     return visit.page(
         "alerts.html",
         problems=problems,
-        past=read_past(parts.registry_copy.get(PAST, KEY)),
+        past=[(one, _past_title(visit, one)) for one in read_past(parts.registry_copy.get(PAST, KEY))],
         addresses=[mask(address) for address in settings.addresses],
         channels={name: mask(address) for name, address in settings.channels.items()},
         mail_server=settings.mail_server,
         needs_mail_server=settings.mail_server is None and any(is_mail(one) for one in addresses),
         can_send=find_spec("apprise") is not None,
     )
+
+
+def _past_title(visit: Visit, past: PastAlert) -> str:
+    """What the problem was, in the visitor's language; the alert's own title if its key does not say."""
+    kind, pool, queue = parse_key(past.key)
+    return visit.say(f"past.{kind}", pool=pool, queue=queue) if kind != "other" else past.title
 
 
 async def _change(visit: Visit, change: Callable[[AlertSettings], AlertSettings]) -> None:

@@ -22,6 +22,7 @@ from duetime.console.problems import (
     LiveProblem,
     Snooze,
     from_alerts,
+    from_halted,
     from_paused,
     from_topics,
     grouped,
@@ -120,7 +121,7 @@ async def read_problems(
     topics = from_topics([one for process in processes for one in process.troubles], alerts, visit.sees)
     covered = {one.key for one in topics}
     found = [one for one in alerts if one.key not in covered] + topics
-    found += from_paused(paused, await overdue_ms(visit, paused))
+    found += from_paused(paused, await overdue_ms(visit, paused)) + from_halted(parts.topics.topics.known(), visit.sees)
     if whole:
         down = {one.pool for one in alerts if one.kind == "down"}
         found += [
@@ -159,7 +160,7 @@ async def snooze(visit: Visit) -> Response:
     _, pool, queue = parse_key(key)
     if queue is not None:
         visit.check_sees(pool, queue.namespace)
-    elif visit.session.namespace and ":paused:" not in key:
+    elif visit.session.namespace:
         raise Forbidden(visit.say("error.forbidden"))
     value = msgspec.json.encode(Snooze(time.time() + SNOOZE_S, visit.session.user))
     await visit.parts.pools.registry.put(SNOOZED, key, value)
