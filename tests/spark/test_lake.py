@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
+from duetime.model.errors import InvalidSettings
 from duetime.spark.lake import delta, in_place
 from duetime.spark.lake import lake as lake_module
 from duetime.spark.lake.files import Files, HadoopFiles, LocalFiles
@@ -193,3 +194,15 @@ def test_what_is_missing_is_counted() -> None:
     assert (node.is_silent("a", 50), node.is_silent("a", 49)) == (True, False)
     assert not node.is_silent("another pool", 99)
     assert not NodeState(beats={"a": 50}, closed=True).is_silent("a", 99)
+
+
+def test_a_table_of_a_newer_release_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path))
+    lake.events.publish(lake.events.stage(events(spark, {"event": "accepted"})), after=Manifest(), about={})
+    commit = tmp_path / "events" / delta.commit_path("", 1).lstrip("/")
+    first, *others = commit.read_text().splitlines()
+    info = json.loads(first)
+    info["commitInfo"]["manifest"]["format"] = lake_module.FORMAT + 1
+    commit.write_text("\n".join([json.dumps(info), *others]) + "\n")
+    with pytest.raises(InvalidSettings, match=r"has format 2, this release reads up to 1: upgrade Duetime"):
+        lake.events.read()

@@ -216,7 +216,9 @@ def test_a_tail_that_goes_on_sees_gaps_and_damage_behind_it(node: Path) -> None:
     given_segment(node, 6, 8, line(6, node.name) + b"damaged\n" + line(8, node.name))
     found = list(Tail(node, after=2).read())
     assert [one for one in found if isinstance(one, Gap)] == [Gap(NODE, 4, 5), Gap(NODE, 7, 7)]
-    assert [one.what for one in found if isinstance(one, Damage)] == ["the line has no head"]
+    assert [one.what for one in found if isinstance(one, Damage)] == [
+        "the line has no head, or a newer release wrote it"
+    ]
     assert [one.seq for one in entries(found)] == [3, 6, 8]
 
 

@@ -5,7 +5,8 @@ The engine writes entries; the console, `duetime history` and Spark read them. T
 
 A line of a segment is 8 hex digits of CRC-32, 8 of length, a space, the entry as JSON, and a newline. A line is either
 complete or damaged: the check sum is over the JSON and the length counts its bytes, so a torn write, a flipped bit and
-a cut file are all found, and found at the right place.
+a cut file are all found, and found at the right place. The space is the number of the format: a line that an older
+reader would misunderstand has another character there (docs/formats.md).
 """
 
 from base64 import b64decode, b64encode
@@ -140,8 +141,10 @@ def write_text(text: bytes) -> bytes:
 
 def read_line(line: bytes) -> Entry:
     """The entry of a line. Raises ValueError that says what is wrong with the line."""
-    if len(line) <= HEAD or line[HEAD - 1 : HEAD] != b" " or not line.endswith(b"\n"):
-        raise ValueError("the line is cut" if not line.endswith(b"\n") else "the line has no head")
+    if not line.endswith(b"\n"):
+        raise ValueError("the line is cut")
+    if len(line) <= HEAD or line[HEAD - 1 : HEAD] != b" ":
+        raise ValueError("the line has no head, or a newer release wrote it")
     text = line[HEAD:-1]
     if line[8 : HEAD - 1] != b"%08x" % len(text):
         raise ValueError(f"the line holds {len(text)} bytes and says another length")

@@ -44,7 +44,7 @@ def _problem() -> Column:
     for name in REQUIRED:
         not_entry = not_entry | F.col(f"entry.{name}").isNull()
     return (
-        F.when(lacks_head, "the line has no head")
+        F.when(lacks_head, "the line has no head, or a newer release wrote it")
         .when(wrong_length, "the line is cut or says another length")
         .when(wrong_sum, "the check sum does not fit")
         .when(not_entry, "not an entry")

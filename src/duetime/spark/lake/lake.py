@@ -24,13 +24,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from duetime.model.clock import SystemClock
-from duetime.model.errors import Conflict
+from duetime.model.errors import Conflict, InvalidSettings
 from duetime.model.ids import IdMaker
 from duetime.spark import schemas
 from duetime.spark.lake import delta
 from duetime.spark.lake.files import Files, LocalFiles, check_shared, files_for
 from duetime.spark.lake.in_place import NUMBERS, OPTIONS, WrittenFile, write_in_place
 
+FORMAT = 1
+"""The format of manifests and tables: docs/formats.md says when it changes."""
 DATA = "_files"
 CURRENT, VERSIONS = "current", "_versions"
 STAGING = "_staging"
@@ -73,7 +75,10 @@ class Dropped(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """One state of a table. `about` belongs to the pipeline that writes it: how far it has read, what it noticed."""
+    """One state of a table. `about` belongs to the pipeline that writes it: how far it has read, what it noticed.
+
+    `format` is greater than FORMAT if a release that is older than the writer must not use the table.
+    """
 
     version: int = 0
     written_at: int = 0
@@ -81,6 +86,7 @@ class Manifest(Struct, frozen=True):
     files: Sequence[DataFile] = ()
     dropped: Sequence[Dropped] = ()
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    format: int = 1
 
     def dates(self) -> set[str]:
         return {file.date for file in self.files}
@@ -104,9 +110,14 @@ class Table:
         while names := self._manifest_names():
             try:
                 commit = self.files.read(f"{self.home}/{delta.LOG}/{names[-1]}")
-                return msgspec.convert(delta.manifest_of(commit), Manifest)
+                manifest = msgspec.convert(delta.manifest_of(commit), Manifest)
             except FileNotFoundError:  # deleted since it was listed, so there is a newer one
                 continue
+            if manifest.format > FORMAT:
+                raise InvalidSettings(
+                    f"{self.home} has format {manifest.format}, this release reads up to {FORMAT}: upgrade Duetime"
+                )
+            return manifest
         return Manifest()
 
     def read(self, *, manifest: Manifest | None = None, only: Callable[[DataFile], bool] | None = None) -> DataFrame:
