@@ -170,6 +170,17 @@ async def test_more_queues_than_are_asked_for_at_a_time(http: httpx.AsyncClient)
     assert [queue["queue"] for queue in found] == [f"q{number:03}" for number in range(205)]
 
 
+async def test_jobs_that_are_ready_or_due_soon_are_one_number(http: httpx.AsyncClient, clock: ManualClock) -> None:
+    for minutes in (-3, 0, 5, 6):
+        await push(http, str(minutes), due_at=NOW + minutes * 60_000)
+    assert await ok(await http.get(f"{MAIL}/due", params={"within": "5m"})) == {
+        "edges": [0, NOW + 300_001],
+        "counts": [3],
+    }
+    for wrong in ({"within": "5m", "buckets": 2}, {"within": "5m", "edges": "0,1"}, {"within": "soon"}):
+        assert (await http.get(f"{MAIL}/due", params=wrong)).status_code == 400
+
+
 async def test_a_histogram_tells_when_jobs_fall_due(http: httpx.AsyncClient, clock: ManualClock) -> None:
     for minutes in (1, 2, 2, 59, 61):
         await push(http, f"{minutes} {clock.advance('1ms')}", due_at=NOW + minutes * 60_000)

@@ -186,6 +186,9 @@ class DueQuery(Struct, forbid_unknown_fields=True):
         ]
         | UnsetType
     ) = UNSET
+    within: Annotated[DurationIn, Meta(description="instead of these: ready jobs and those due within this time")] | (
+        UnsetType
+    ) = UNSET
 
 
 # --- errors

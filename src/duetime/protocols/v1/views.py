@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from duetime.engine import Engine
 from duetime.journal.registration import find_journaling, registered
-from duetime.model.clock import MAX_INSTANT, instant_ms
+from duetime.model.clock import MAX_INSTANT, duration_ms, instant_ms
 from duetime.model.errors import InvalidRequest, JobNotFound
 from duetime.model.job import chunks
 from duetime.model.names import Queue, check_id
@@ -124,10 +124,15 @@ async def due(request: NativeRequest[None, DueQuery]) -> Reply:
 
 async def _edges(request: NativeRequest[None, DueQuery]) -> list[int]:
     query = request.query
+    if (query.edges is not UNSET) + (query.within is not UNSET) + (
+        {query.start, query.end, query.buckets} != {UNSET}
+    ) > 1:
+        raise InvalidRequest("give edges, or within, or from, to and buckets")
     if query.edges is not UNSET:
-        if {query.start, query.end, query.buckets} != {UNSET}:
-            raise InvalidRequest("give edges, or from, to and buckets")
         return _read_edges(query.edges)
+    if query.within is not UNSET:
+        # Due until then, that instant included: a bucket ends before its edge.
+        return [0, (await request.engine.store.ping()).now + duration_ms(query.within) + 1]
     start = (await request.engine.store.ping()).now if query.start is UNSET else instant_ms(query.start)
     end = start + DEFAULT_SPAN_MS if query.end is UNSET else instant_ms(query.end)
     buckets = DEFAULT_BUCKETS if query.buckets is UNSET else query.buckets
