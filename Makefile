@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --durations 10
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
-.PHONY: help run setup setup-dev setup-bench test test-full check quick format faults mutants pipeline screenshots docs bench lock release-check clean
+.PHONY: help run setup setup-dev setup-bench test test-full check quick format faults mutants pipeline screenshots docs bench lock release-check lint-tools clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -118,6 +118,12 @@ release-check: $(RELEASE_VENV)/.stamp ## Build, install and try a release, short
 
 # All extras but airflow, which brings a hundred packages of its own and lives in an environment of its own.
 EXTRAS := server redis postgres mysql spark spark-connect otel ship openlineage encrypted mcp test dev
+
+# Programs in Go that lint what is deployed; tests use them if they are there.
+GO_TOOLS := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 helm.sh/helm/v3/cmd/helm@v3.22.0
+
+lint-tools: ## Build actionlint and helm into .venv/go, for the tests of the workflows and the chart (needs Go)
+	@for tool in $(GO_TOOLS); do GOBIN=$(CURDIR)/$(VENV)/go go install -ldflags="-s -w" $$tool || exit 1; done
 
 lock: $(VENV)/.stamp-dev ## Renew the lock files: make lock ARGS=--upgrade
 	$(COMPILE) $(ARGS) pyproject.toml $(EXTRAS:%=--extra %) --group build --group docs -o requirements/dev.lock

@@ -2,7 +2,8 @@
 
 The pages are the plain Markdown files of the repository. They are copied to a folder of their own first, because some
 stand beside docs/ and link to each other across it; README.md becomes the first page. The build is strict: a link
-that leads nowhere, or a page that no menu has, is an error. `llms.txt` lists all pages with their first sentence.
+that leads nowhere, or a page that no menu has, is an error. `llms.txt` lists all pages with their first sentence, and
+`llms-full.txt` has their text.
 """
 
 import logging
@@ -18,7 +19,14 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 ROOT = Path(__file__).parents[1]
-BESIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+BESIDE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security-policy.md",
+    "CODE_OF_CONDUCT.md": "code-of-conduct.md",
+    "AGENTS.md": "agents.md",
+}
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)")
 
 
@@ -70,7 +78,7 @@ def _first_sentence(page: Path) -> str:
 
 
 def write_index(source: Path, target: Path, menu: list[Any], name: str, about: str) -> None:
-    """`llms.txt`: what a program that reads the site begins with. The pages are there as Markdown, too."""
+    """`llms.txt` and `llms-full.txt`, for programs that read the site, and each page as Markdown."""
     lines = [f"# {name}", "", f"> {about}", ""]
     for section, pages in _sections(menu):
         lines += [f"## {section}", ""]
@@ -81,6 +89,8 @@ def write_index(source: Path, target: Path, menu: list[Any], name: str, about: s
             shutil.copyfile(source / page, target / page)
         lines.append("")
     (target / "llms.txt").write_text("\n".join(lines))
+    pages = [page for _, pages in _sections(menu) for page in pages]
+    (target / "llms-full.txt").write_text("\n\n".join((source / page).read_text() for page in pages))
 
 
 def _sections(menu: list[Any]) -> Iterator[tuple[str, list[str]]]:

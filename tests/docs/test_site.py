@@ -28,6 +28,10 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     reference = (tmp_path / "site" / "sdk" / "index.html").read_text()
     assert 'id="duetime.client.client.QueueClient.push"' in reference
     assert "Finish a job. Repeating it is no error" in reference
+    assert "Accepted" in (tmp_path / "site" / "llms-full.txt").read_text()
+    first = (tmp_path / "site" / "index.html").read_text()
+    assert re.findall(r'(?:src|href)="(?:https?:)?//[^"]+\.(?:js|css|woff2?)"', first) == []  # nothing from elsewhere
+    assert 'data-md-color-scheme="slate"' in first
     index = (tmp_path / "site" / "llms.txt").read_text()
     linked = re.findall(r"\]\(([^)]+)\)", index)
     assert [link for link in linked if not (tmp_path / "site" / link).exists()] == []
@@ -38,7 +42,7 @@ def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     for name in ("docs", "tools"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("npm", "img", "sdk.md"))
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"):
+    for name in ("LICENSE", *(page.name for page in ROOT.glob("*.md"))):
         shutil.copyfile(ROOT / name, copy / name)
     settings = (ROOT / "mkdocs.yml").read_text()
     (copy / "mkdocs.yml").write_text(

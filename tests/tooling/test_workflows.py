@@ -1,5 +1,6 @@
 """The workflows of .github: zizmor finds nothing, actions are pinned, and every command that they run exists."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -31,7 +32,9 @@ def test_zizmor_finds_nothing() -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-if actionlint := shutil.which("actionlint"):  # a program in Go that no package of PyPI has; CI runs it for itself
+if actionlint := shutil.which(
+    "actionlint", path=f"{ROOT}/.venv/go:{os.environ['PATH']}"
+):  # `make lint-tools` builds it
 
     def test_actionlint_finds_nothing() -> None:
         command = [str(actionlint), *map(str, WORKFLOWS)]
