@@ -40,7 +40,7 @@ WITHOUT_COMPILING = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first query of a JVM is slow, whichever test it falls to."""
     for item in items:
-        if FOLDER in item.path.parents and item.get_closest_marker("timeout") is None:
+        if item.nodeid.startswith("tests/spark/") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 

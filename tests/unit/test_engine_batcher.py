@@ -48,18 +48,6 @@ async def settle() -> None:
 
 
 @virtual_time
-async def test_a_request_on_an_idle_queue_goes_out_at_once() -> None:
-    store = CountingStore()
-    async with asyncio.TaskGroup() as group:
-        batch = store.batch(group)
-        started = asyncio.get_running_loop().time()
-
-        assert await batch.run(QUEUE, "a") == "A"
-        assert asyncio.get_running_loop().time() - started == CALL_S
-        assert store.calls == [["a"]]
-
-
-@virtual_time
 async def test_requests_that_arrive_during_a_call_share_the_next_one() -> None:
     store = CountingStore()
     async with asyncio.TaskGroup() as group:
@@ -109,22 +97,9 @@ async def test_a_failed_call_reaches_all_who_were_in_it_and_nobody_else() -> Non
 
         errors = [task.exception() for task in failed]
         assert errors == [StoreUnavailable("gone")] * 2
+        assert errors[0] is not errors[1], "a shared one would gather the tracebacks of all who raise it"
         assert all(isinstance(error, StoreUnavailable) and error.outcome_unknown for error in errors)
         assert await later == "C"
-
-
-@virtual_time
-async def test_each_caller_raises_an_error_of_its_own() -> None:
-    """A shared one would gather the tracebacks of all who raise it."""
-    store = CountingStore()
-    async with asyncio.TaskGroup() as group:
-        batch = store.batch(group)
-        store.error = StoreUnavailable("gone")
-
-        first, second = await asyncio.gather(*(batch.run(QUEUE, text) for text in "ab"), return_exceptions=True)
-        assert first == second
-        assert first is not second
-        assert first.__cause__ is store.error
 
 
 @virtual_time
@@ -175,22 +150,8 @@ async def test_a_caller_that_goes_away_before_the_call_is_not_sent_and_weighs_no
         await asyncio.wait(tasks)
 
         assert store.calls == [["a", "b"], ["c", "d"], ["g"]]
+        assert batch._inboxes == {}
         assert store.orphans == []
-
-
-@virtual_time
-async def test_a_queue_whose_callers_all_went_away_makes_no_call() -> None:
-    store = CountingStore()
-    async with asyncio.TaskGroup() as group:
-        batch = store.batch(group)
-        task = asyncio.ensure_future(batch.run(QUEUE, "a"))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        await settle()
-
-        assert store.calls == []
-        assert await batch.run(QUEUE, "b") == "B"
 
 
 @virtual_time
@@ -332,16 +293,6 @@ async def test_a_runner_that_breaks_leaves_no_caller_hanging() -> None:
         with pytest.raises(StoreUnavailable):
             await behind
     assert isinstance(runners[0].exception(), ZeroDivisionError)
-
-
-@virtual_time
-async def test_nothing_is_kept_for_queues_that_are_idle() -> None:
-    store = CountingStore()
-    async with asyncio.TaskGroup() as group:
-        batch = store.batch(group)
-        await asyncio.gather(*(batch.run(Queue("shop", f"q{number}"), "a") for number in range(100)))
-
-        assert batch._inboxes == {}
 
 
 @virtual_time

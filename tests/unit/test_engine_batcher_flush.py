@@ -73,21 +73,6 @@ async def test_a_broken_promise_is_told_to_each_whose_answer_was_good() -> None:
         assert all(isinstance(answers[at], StoreUnavailable) and answers[at].outcome_unknown for at in (0, 2))
 
 
-@virtual_time
-async def test_the_answer_of_a_caller_that_goes_away_while_it_waits_is_an_orphan() -> None:
-    store = StoreWithPromises()
-    async with asyncio.TaskGroup() as group:
-        batch = store.batch(group)
-        task = asyncio.ensure_future(batch.run(QUEUE, "a"))
-        await asyncio.sleep(0.1)
-        task.cancel()
-        await asyncio.wait([task])
-        assert store.orphans == []
-        store.promises[0].set_result(None)
-        await asyncio.sleep(0.1)
-        assert store.orphans == ["A"]
-
-
 @pytest.mark.parametrize("broken", [False, True])
 def test_whenever_the_caller_goes_away_the_answer_is_taken_an_orphan_or_broken(broken: bool) -> None:
     async def main(steps: int) -> bool:

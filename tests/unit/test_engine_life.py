@@ -13,7 +13,7 @@ import pytest
 from duetime.engine import Engine
 from duetime.model.errors import LeaseLost, StoreDamaged, StoreUnavailable
 from duetime.model.job import Delivery, State
-from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, Stopwatch, given_store, ids, job, push, settle, waiting
+from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, Stopwatch, given_store, ids, push, settle, waiting
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
 
 
@@ -111,20 +111,6 @@ async def test_a_stopping_engine_tells_who_is_in_its_first_look() -> None:
         await settle()
     with pytest.raises(StoreUnavailable, match="stopping"):
         await consumer
-
-
-@virtual_time
-async def test_a_job_that_is_on_its_way_to_a_consumer_when_the_engine_stops_is_given_back() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        consumer = await waiting(engine)
-        store.slow("reserve", answer=1.0)
-        await push(engine, "a")
-        await settle()
-    with pytest.raises(StoreUnavailable, match="stopping"):
-        await consumer
-    [found] = await store.get(QUEUE, ["a"])
-    assert (found.state, found.used, found.attempt) == (State.READY, 0, 1)
 
 
 @pytest.mark.parametrize("steps", range(1, 20))
@@ -353,17 +339,3 @@ async def test_a_lost_lease_is_nothing_to_give_back(caplog: pytest.LogCaptureFix
         engine.give_back_later([delivery])
         await settle()
         assert caplog.records == []
-
-
-@virtual_time
-async def test_engines_come_and_go_on_one_store() -> None:
-    store = given_store()
-    async with Engine(store) as lasting:
-        consumer = await waiting(lasting)
-        for number in range(5):
-            async with Engine(store) as passing:
-                await passing.push(OTHER, [job(f"j{number}")])
-                assert ids(await passing.reserve([OTHER], wait_ms=1000)) == [f"j{number}"]
-        async with Engine(store) as passing:
-            await push(passing, "a")
-        assert ids(await consumer) == ["a"]

@@ -6,7 +6,7 @@ wait for what must come, with a deadline that only a failing test reaches.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from duetime.model.job import Counts, Delivery, Lease, State
 from duetime.stores.base import RulesChange, Store
 from duetime.stores.open import open_store
 from tests.faults.store_faults import FaultyStore
+from tests.plugins.until import until
 from tests.simulation.engine_room import OTHER, QUEUE, ids, job, push
 
 WAIT_MS = 30_000
@@ -63,11 +64,6 @@ async def two_engines(stores: tuple[Store, Store]) -> AsyncIterator[tuple[Engine
         yield first, second
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what it looks at belongs to the engine, which knows no test
-        await asyncio.sleep(0.001)
-
-
 async def parked(engine: Engine, *queues: object, **options: object) -> "asyncio.Task[list[Delivery]]":
     """A consumer that has looked, found nothing and waits."""
     lane = engine._batcher.lanes[ReserveRequest]
@@ -80,16 +76,6 @@ async def parked(engine: Engine, *queues: object, **options: object) -> "asyncio
 async def counts(store: Store) -> Counts:
     [counted] = await store.counts([QUEUE])
     return counted
-
-
-async def test_push_reserve_ack(stores: tuple[Store, Store]) -> None:
-    async with two_engines(stores) as (engine, another):
-        await push(engine, "a")
-        [delivery] = await another.reserve([QUEUE])
-        assert (delivery.lease.id, delivery.body, delivery.used) == ("a", b"hello", 1)
-        [moved] = await engine.ack([delivery.lease])
-        assert moved is not None
-        assert await another.reserve([QUEUE]) == []
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])

@@ -237,16 +237,6 @@ async def test_it_answers_at_its_deadline_through_wakes_that_bring_it_nothing() 
 
 
 @virtual_time
-async def test_a_paused_queue_keeps_its_consumers_until_their_deadline() -> None:
-    async with Engine(given_store()) as engine:
-        await engine.configure(QUEUE, RulesChange(paused=True))
-        await push(engine, "a")
-        watch = Stopwatch()
-        assert await engine.reserve([QUEUE], wait_ms=3000) == []
-        assert watch.ms == 3000
-
-
-@virtual_time
 async def test_a_slow_store_does_not_keep_a_consumer_past_its_deadline_nor_its_job() -> None:
     store = given_store()
     async with Engine(store) as engine:

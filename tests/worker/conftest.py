@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 
 import duetime
+from duetime.model.job import Job
 from tests.e2e.shell import program
 from tests.plugins.processes import guard, release
 from tests.plugins.until import until
@@ -87,6 +88,18 @@ class Started:
         """Wait for its end: the exit code and the reason."""
         code = self.process.wait(DEADLINE_S)
         return code, next((note["reason"] for note in reversed(self.notes) if note["kind"] == "stopping"), "")
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[duetime.App]:
+    """A program's own App, on a file."""
+    with duetime.App(f"sqlite://{tmp_path / 'jobs.db'}?synchronous=OFF") as app:
+        yield app
+
+
+def stored(app: duetime.App, job_id: str, queue: str = "default") -> Job:
+    with duetime.connect(app.url) as client:
+        return client.queue(queue).get(job_id)
 
 
 @pytest.fixture(scope="session")

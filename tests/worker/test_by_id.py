@@ -22,12 +22,6 @@ NOON_MS = 3_786_955_200_000
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Iterator[duetime.App]:
-    with duetime.App(f"sqlite://{tmp_path / 'jobs.db'}?synchronous=OFF") as app:
-        yield app
-
-
-@pytest.fixture
 def remind(app: duetime.App) -> Any:
     @app.task(name="remind", queue="mail")
     def remind(text: str = "") -> None: ...

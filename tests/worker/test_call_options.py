@@ -1,28 +1,15 @@
 """`task.options(...)`: options for one call, above those of the task."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import duetime
 from duetime.model.errors import InvalidName, InvalidRequest
-from duetime.model.job import Event, Job, Priority, State
+from duetime.model.job import Priority, State
 from duetime.testing import in_memory
 from duetime.wire.payload import read
-from tests.worker.conftest import Start
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[duetime.App]:
-    with duetime.App(f"sqlite://{tmp_path / 'jobs.db'}?synchronous=OFF") as app:
-        yield app
-
-
-def stored(app: duetime.App, job_id: str, queue: str = "default") -> Job:
-    with duetime.connect(app.url) as client:
-        return client.queue(queue).get(job_id)
+from tests.worker.conftest import Start, stored
 
 
 def test_every_option_reaches_the_job(app: duetime.App) -> None:
@@ -82,18 +69,6 @@ async def test_bulk_and_the_twins_have_them_too(app: duetime.App) -> None:
     await app.close_async()
 
 
-def test_an_id_that_is_taken_keeps_the_job_that_has_it(app: duetime.App) -> None:
-    @app.task
-    def send(to: str) -> None: ...
-
-    first = send.options(id="welcome-17").delay("ann")
-    second = send.options(id="welcome-17").delay("bob")
-
-    assert (first.event, second.event) == (Event.ACCEPTED, Event.KEPT)
-    with pytest.raises(InvalidRequest, match="cannot use id='a' for 2 calls"):
-        send.options(id="a").bulk([("ann",), ("bob",)])
-
-
 def test_what_does_not_fit_is_refused_where_it_is_written(app: duetime.App) -> None:
     @app.task
     def send(to: str) -> None: ...
@@ -116,6 +91,8 @@ def test_what_does_not_fit_is_refused_where_it_is_written(app: duetime.App) -> N
             send.options(**wrong)
     with pytest.raises(InvalidName):
         send.options(queue="no such queue")
+    with pytest.raises(InvalidRequest, match="cannot use id='a' for 2 calls"):
+        send.options(id="a").bulk([("ann",), ("bob",)])
     with pytest.raises(InvalidRequest, match="unique"):
         once.options(id="a")
     with pytest.raises(InvalidRequest, match="retry_until"):

@@ -175,20 +175,6 @@ def test_a_large_job_reaches_its_process(start: Start, sample: Any) -> None:
     assert worker.noted("ran", key=900_000)
 
 
-async def test_a_cancelled_job_loses_its_lease(start: Start, client: Any, sample: Any, tmp_path: Path) -> None:
-    door = tmp_path / "open"
-    job_id = sample.gate.delay("a", str(door)).id
-    worker = start("-c", "1", "--pool", "threads", "--lease", "1s")
-    await worker.until_noted("began")
-
-    client.queue("default").cancel(job_id)
-    await worker.until_noted("lease_lost")
-    door.touch()
-    await worker.until_noted("attempted")
-
-    assert worker.kinds(job_id) == ["popped", "processing", "lease_lost", "attempted"]
-
-
 async def test_an_outage_of_the_store_is_sat_out(
     start_redis: Callable[..., RedisServer], start: Start, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,12 +25,6 @@ __all__ = ["server"]
 class Price:
     cents: int
     at: datetime
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[duetime.App]:
-    with duetime.App(f"sqlite://{tmp_path / 'jobs.db'}?synchronous=OFF") as app:
-        yield app
 
 
 def test_a_handle_asks_cancels_and_reschedules(app: duetime.App) -> None:

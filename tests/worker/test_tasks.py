@@ -3,12 +3,11 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,23 +16,12 @@ import pytest
 
 import duetime
 from duetime.model.errors import InvalidName, InvalidRequest, InvalidSettings, InvalidTime
-from duetime.model.job import Event, Job, State
+from duetime.model.job import Event, State
 from duetime.wire.payload import Payload, describe, read, write
 from duetime.worker.arguments import Arguments
 from duetime.worker.events import TaskEvent
 from duetime.worker.pusher import Outgoing, Work
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[duetime.App]:
-    with duetime.App(f"sqlite://{tmp_path / 'jobs.db'}?synchronous=OFF") as app:
-        yield app
-
-
-def stored(app: duetime.App, job_id: str, queue: str = "default") -> Job:
-    with duetime.connect(app.url) as client:
-        return client.queue(queue).get(job_id)
-
+from tests.worker.conftest import stored
 
 # --- calling and pushing
 

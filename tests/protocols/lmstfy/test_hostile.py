@@ -5,7 +5,6 @@ header. `test_garbage.py` draws such requests at random; here each route meets e
 """
 
 import asyncio
-import json
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -156,13 +155,3 @@ async def test_every_route_of_the_admin_port(lmstfy: Lmstfy, server: Server) -> 
         (method, f"{path}?{key}={value}") for method, path in posts for key in keys for value in [*NUMBERS, *NAMES]
     ]
     assert await attack.send(request(*path, b"", body=b"") for path in values) == []
-
-
-async def test_the_queue_still_serves(lmstfy: Lmstfy, attack: Attack) -> None:
-    token = lmstfy.token.encode()
-    await attack.send(request(method, path_of(lmstfy, tail), token) for method, tail in ROUTES)
-    reply = await attack._ask(request("PUT", path_of(lmstfy, "", queue="fine"), token, body=b"hello"))
-    assert reply.status == 201
-    job_id = json.loads(reply.body)["job_id"]
-    found = await attack._ask(request("GET", path_of(lmstfy, "", queue="fine"), token, body=b""))
-    assert json.loads(found.body)["job_id"] == job_id

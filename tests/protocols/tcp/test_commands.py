@@ -90,24 +90,6 @@ async def test_a_body_may_be_text_that_holds_an_object_as_java_sends_it(site: Si
             assert await add(talk, "wrong", body=wrong) == FAILED
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"id": ""},
-        {"id": None},
-        {"id": [1]},
-        {"topic": "a b"},
-        {"topic": 1.5},
-        {"fix_time": "tomorrow"},
-        {"fix_time": 7},
-    ],
-)
-async def test_what_does_not_fit_fails_and_the_connection_lives(site: Site, wrong: dict[str, Any]) -> None:
-    async with site.serving(), site.talk() as talk:
-        assert await add(talk, **{"job_id" if key == "id" else key: value for key, value in wrong.items()}) == FAILED
-        assert await add(talk, "good") == DONE
-
-
 async def test_an_unknown_command_has_no_reply(site: Site) -> None:
     async with site.serving(), site.talk() as talk:
         await talk.send(packed({"cmd": "update", "topic": "order", "id": "1"}))

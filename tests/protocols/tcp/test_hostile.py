@@ -48,6 +48,12 @@ async def test_what_is_not_json_ends_the_conversation(site: Site, text: bytes) -
 @pytest.mark.parametrize(
     "fields",
     [
+        b'"topic": "order", "id": "", "body": {}',
+        b'"topic": "order", "id": [1], "body": {}',
+        b'"topic": "a b", "id": "1", "body": {}',
+        b'"topic": 1.5, "id": "1", "body": {}',
+        b'"topic": "order", "id": "1", "body": {}, "fix_time": "tomorrow"',
+        b'"topic": "order", "id": "1", "body": {}, "fix_time": 7',
         b'"topic": "order", "id": {"a": 1}',
         b'"topic": "order", "id": "1", "id": null',
         b'"topic": "a\\r\\nb", "id": "1"',
@@ -58,7 +64,7 @@ async def test_what_is_not_json_ends_the_conversation(site: Site, text: bytes) -
         b'"topic": "order", "id": "1", "body": {"a": 1}, "fix_time": "99999-99-99 99:99:99"',
         b'"topic": "order", "id": "1", "body": {"a": 1}, "fix_time": ' + b"9" * 400,
     ],
-    ids=range(9),
+    ids=range(15),
 )
 async def test_what_cannot_be_added_fails_and_the_conversation_goes_on(site: Site, fields: bytes) -> None:
     async with site.serving(), site.talk() as talk:

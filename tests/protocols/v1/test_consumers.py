@@ -115,16 +115,6 @@ async def test_a_job_given_back_was_not_tried(http: httpx.AsyncClient) -> None:
     assert (again["lease"]["attempt"], again["used"]) == (2, 1)
 
 
-async def test_a_killed_job_is_dead(http: httpx.AsyncClient) -> None:
-    held = await lease(http)
-
-    answer = await post(http, "kill", {"lease": held, "error": "bad address"})
-
-    assert answer["moved"]["reason"] == "killed"
-    [job] = (await post(http, "get", {"ids": ["a"]}))["jobs"]
-    assert (job["state"], job["error"], job["dead_at"]) == ("dead", "bad address", NOW)
-
-
 async def test_an_extended_lease_ends_later(http: httpx.AsyncClient, clock: ManualClock) -> None:
     held = await lease(http)
     clock.advance("30s")

@@ -6,16 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
-from duetime.model import errors
 from duetime.model.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.base import Store
-from duetime.wire import convert
-from duetime.wire.messages import MAX_REQUEST, ErrorOut
+from duetime.wire.messages import MAX_REQUEST
 from tests.protocols.v1.server import serve
-from tests.protocols.v1.vocabulary import MAIL, lease, ok, problem, push
+from tests.protocols.v1.vocabulary import MAIL, ok, problem
 
 ULID = re.compile("[0-9A-HJKMNP-TV-Z]{26}")
 
@@ -319,15 +316,3 @@ async def test_every_reply_has_a_request_id_of_its_own(http: httpx.AsyncClient) 
     ids = {reply.headers["x-request-id"] for reply in replies}
     assert len(ids) == len(replies)
     assert all(ULID.fullmatch(name) for name in ids)
-
-
-async def test_a_client_reads_the_error_that_was_raised(http: httpx.AsyncClient) -> None:
-    held = await lease(http)
-    await push(http, "a", if_exists="replace")
-
-    reply = await http.post(f"{MAIL}/release", json={"lease": held})
-
-    error = convert.error(msgspec.json.decode(reply.content, type=ErrorOut))
-    assert isinstance(error, errors.LeaseLost)
-    assert error.fields == {"id": "a"}
-    assert error.message == reply.json()["detail"]
