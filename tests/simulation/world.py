@@ -382,7 +382,7 @@ class World:
             return
         lease, engine = delivery.lease, self.some_engine(chance)
         await asyncio.sleep(chance.choice([0.0, 0.0, 0.01, 0.2]) * chance.random())
-        kinds = ["ack", "ack", "release", "kill", "crash", "late", "extend", "give_back"]
+        kinds = ["ack", "ack", "release", "kill", "crash", "late", "extend", "give_back", "replace"]
         match chance.choice(kinds) if self.busy and not (self.calm and self.lonely) else "ack":
             case "ack":
                 await self.finish(engine, lease, chance)
@@ -398,6 +398,10 @@ class World:
                 await self.patiently(engine.give_back(lease), chance)
             case "late":
                 await asyncio.sleep(1.0)
+                await self.finish(engine, lease, chance)
+            case "replace":  # the next incarnation is with another consumer when the old lease is acked
+                await self.push(engine, lease.queue, [NewJob(lease.id, b"y")], IfExists.REPLACE, chance)
+                await asyncio.sleep(0.1 * chance.random())
                 await self.finish(engine, lease, chance)
             case "extend":
                 await self.patiently(engine.extend(lease, chance.choice([100, 500])), chance)
