@@ -69,8 +69,9 @@ def _in_dialect(dialect: str, statement: str) -> str:
     """A shared statement as a dialect writes it; the head of `shared.sql` names the differences."""
     if dialect == "mysql":
         return statement
-    statement = _INDEX_HINT.sub("", statement)
+    statement = _INDEX_HINT.sub("", statement).replace("`", "")
     if dialect == "sqlite":
+        statement = statement.replace("IN %(ids)s", "IN (SELECT value FROM json_each(%(ids)s))")
         statement = _PARAMETER.sub(r":\1", _ROW_LOCK.sub("", statement)).replace("dt.", "")
     return statement
 

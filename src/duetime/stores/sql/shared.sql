@@ -1,7 +1,7 @@
 -- Statements of all three dialects. A dialect's own file replaces one by another statement of the same name.
--- They are written for servers: SQLite gets them without `dt.` and row locks, with `:name` in the place of `%(name)s`.
--- FORCE INDEX is for MariaDB and MySQL, and left out for the others. `{queue_columns}` and the like stand for the columns
--- of `queues`, which `QueueRow` lists (queries.py).
+-- They are written for servers: SQLite gets them without `dt.` and row locks, with `:name` in the place of `%(name)s`, and
+-- with a list of ids as JSON. FORCE INDEX and backticks are for MariaDB and MySQL, and left out for the others.
+-- `{queue_columns}` and the like are the columns of `queues`, which `QueueRow` lists (queries.py).
 
 -- name: change_queue_id
 -- description: Leave all jobs behind in one step, however many.
@@ -198,6 +198,23 @@ LIMIT %(limit)s;
 -- description: Any jobs of a discarded queue.
 SELECT id FROM dt.jobs FORCE INDEX (PRIMARY) WHERE queue = %(queue)s LIMIT %(limit)s;
 
+-- name: lease_jobs
+-- description: waiting -> leased, one more delivery each.
+UPDATE dt.jobs FORCE INDEX (PRIMARY)
+SET
+    place = 1,
+    lease_until = %(lease_until)s,
+    used = used + 1,
+    attempt = attempt + 1
+WHERE queue = %(queue)s AND id IN %(ids)s;
+
+-- name: heads
+-- description: The earliest due_at per priority; three seeks instead of an index without the priority.
+SELECT
+    (SELECT min(due_at) FROM dt.jobs FORCE INDEX (by_due) WHERE queue = %(queue)s AND place = 0 AND priority = 1),
+    (SELECT min(due_at) FROM dt.jobs FORCE INDEX (by_due) WHERE queue = %(queue)s AND place = 0 AND priority = 2),
+    (SELECT min(due_at) FROM dt.jobs FORCE INDEX (by_due) WHERE queue = %(queue)s AND place = 0 AND priority = 3);
+
 -- name: last_born
 -- description: The highest born among the jobs that a queue holds; reads each.
 SELECT max(born) FROM dt.jobs FORCE INDEX (PRIMARY) WHERE queue = %(queue)s;
@@ -210,6 +227,20 @@ ON CONFLICT (namespace, queue, id) DO UPDATE SET
     born = excluded.born,
     kept_until = excluded.kept_until,
     result = excluded.result;
+
+-- name: result_sizes
+-- description: The bytes of results that are kept at this time.
+SELECT
+    id,
+    length(result)
+FROM dt.results FORCE INDEX (PRIMARY)
+WHERE namespace = %(namespace)s AND queue = %(queue)s AND id IN %(ids)s AND kept_until > %(now)s;
+
+-- name: get_results
+-- description: Results that are kept at this time.
+SELECT id, born, result, kept_until
+FROM dt.results FORCE INDEX (PRIMARY)
+WHERE namespace = %(namespace)s AND queue = %(queue)s AND id IN %(ids)s AND kept_until > %(now)s;
 
 -- name: list_joins
 -- description: Counts of joins, which are kept as results under names that no id can be.
@@ -235,7 +266,7 @@ WHERE (namespace, queue, id) IN (
 -- description: One record; a tombstone's value is null.
 SELECT value, version
 FROM dt.registry
-WHERE kind = %(kind)s AND key = %(key)s;
+WHERE kind = %(kind)s AND `key` = %(key)s;
 
 -- name: registry_version
 -- description: The version of the last write.
@@ -270,15 +301,15 @@ SELECT registry_version FROM dt.forgotten WHERE one = 1;
 
 -- name: list_records
 -- description: All of a kind, in order.
-SELECT key, value, version
-FROM dt.registry
+SELECT `key`, value, version
+FROM dt.registry FORCE INDEX (PRIMARY)
 WHERE kind = %(kind)s AND value IS NOT NULL
-ORDER BY key;
+ORDER BY `key`;
 
 -- name: records_since
 -- description: What was written after a version, oldest write first; tombstones with a value of null.
-SELECT kind, key, value, version
-FROM dt.registry
+SELECT kind, `key`, value, version
+FROM dt.registry FORCE INDEX (by_version)
 WHERE version > %(since)s
 ORDER BY version;
 

@@ -74,16 +74,6 @@ SELECT id, body, attributes
 FROM dt.bodies FORCE INDEX (PRIMARY)
 WHERE queue = %(queue)s AND id IN %(ids)s;
 
--- name: lease_jobs
--- description: waiting -> leased, one more delivery each.
-UPDATE dt.jobs FORCE INDEX (PRIMARY)
-SET
-    place = 1,
-    lease_until = %(lease_until)s,
-    used = used + 1,
-    attempt = attempt + 1
-WHERE queue = %(queue)s AND id IN %(ids)s;
-
 -- name: count_held
 -- description: How many of these leases (id, born, attempt) are held.
 SELECT count(*)
@@ -153,13 +143,6 @@ SELECT min(turn_at) FROM dt.jobs FORCE INDEX (by_turn) WHERE queue = %(queue)s A
 -- name: next_expiry
 -- description: When the queue's next waiting job expires.
 SELECT min(turn_at) FROM dt.jobs FORCE INDEX (by_turn) WHERE queue = %(queue)s AND place = 0 AND turn_at > 0;
-
--- name: heads
--- description: The earliest due_at per priority; three seeks instead of an index without the priority.
-SELECT
-    (SELECT min(due_at) FROM dt.jobs FORCE INDEX (by_due) WHERE queue = %(queue)s AND place = 0 AND priority = 1),
-    (SELECT min(due_at) FROM dt.jobs FORCE INDEX (by_due) WHERE queue = %(queue)s AND place = 0 AND priority = 2),
-    (SELECT min(due_at) FROM dt.jobs FORCE INDEX (by_due) WHERE queue = %(queue)s AND place = 0 AND priority = 3);
 
 -- name: heads_of
 -- description: The earliest due_at by priority of each queue that is not paused, for many queues.

@@ -1,11 +1,5 @@
 -- Records, counters and announcements.
 
--- name: get_record
--- description: One record; a tombstone's value is null.
-SELECT value, version
-FROM dt.registry
-WHERE kind = %(kind)s AND `key` = %(key)s;
-
 -- name: next_version
 -- description: Every write of a record has its own version.
 UPDATE dt.meta SET registry_version = registry_version + 1 WHERE one = 1;
@@ -34,20 +28,6 @@ FROM (
     LIMIT %(keep)s, 1000000
 ) AS old
 STRAIGHT_JOIN dt.registry AS r FORCE INDEX (by_version) ON r.version = old.version;
-
--- name: list_records
--- description: All of a kind, in order.
-SELECT `key`, value, version
-FROM dt.registry FORCE INDEX (PRIMARY)
-WHERE kind = %(kind)s AND value IS NOT NULL
-ORDER BY `key`;
-
--- name: records_since
--- description: What was written after a version, oldest write first; tombstones with a value of null.
-SELECT kind, `key`, value, version
-FROM dt.registry FORCE INDEX (by_version)
-WHERE version > %(since)s
-ORDER BY version;
 
 -- name: touch_counter
 -- description: A counter that was not there begins as one whose life has ended.

@@ -6,20 +6,6 @@ INSERT INTO dt.results (namespace, queue, id, born, kept_until, result)
 VALUES (%(namespace)s, %(queue)s, %(id)s, %(born)s, %(kept_until)s, %(result)s)
 ON DUPLICATE KEY UPDATE born = values(born), kept_until = values(kept_until), result = values(result);
 
--- name: result_sizes
--- description: The bytes of results that are kept at this time.
-SELECT
-    id,
-    length(result)
-FROM dt.results FORCE INDEX (PRIMARY)
-WHERE namespace = %(namespace)s AND queue = %(queue)s AND id IN %(ids)s AND kept_until > %(now)s;
-
--- name: get_results
--- description: Results that are kept at this time.
-SELECT id, born, result, kept_until
-FROM dt.results FORCE INDEX (PRIMARY)
-WHERE namespace = %(namespace)s AND queue = %(queue)s AND id IN %(ids)s AND kept_until > %(now)s;
-
 -- name: delete_old_results
 -- description: Bounded, because nobody waits for it. A result that was kept again meanwhile stays.
 DELETE r

@@ -60,16 +60,6 @@ SELECT json_group_array(
 FROM json_each(:ids) AS wanted
 CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
 
--- name: lease_jobs
--- description: waiting -> leased, one more delivery each.
-UPDATE jobs
-SET
-    place = 1,
-    lease_until = :lease_until,
-    used = used + 1,
-    attempt = attempt + 1
-WHERE queue = :queue AND id IN (SELECT value FROM json_each(:ids));
-
 -- name: count_held
 -- description: How many of these leases (id, born, attempt) are held.
 SELECT count(*)
@@ -101,13 +91,6 @@ WHERE queue = :queue AND id = :id;
 -- description: The end of jobs in any place.
 DELETE FROM jobs
 WHERE queue = :queue AND id IN (SELECT value FROM json_each(:ids));
-
--- name: heads
--- description: The earliest due_at per priority; three seeks instead of an index without the priority.
-SELECT
-    (SELECT min(due_at) FROM jobs WHERE queue = :queue AND place = 0 AND priority = 1),
-    (SELECT min(due_at) FROM jobs WHERE queue = :queue AND place = 0 AND priority = 2),
-    (SELECT min(due_at) FROM jobs WHERE queue = :queue AND place = 0 AND priority = 3);
 
 -- name: heads_of
 -- description: The earliest due_at per priority of each queue that is not paused, for many queues.

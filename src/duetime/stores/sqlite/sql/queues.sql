@@ -135,17 +135,3 @@ PRAGMA freelist_count;
 -- name: forget_version
 -- description: A process that has read up to an earlier version cannot learn what was deleted since.
 UPDATE forgotten SET registry_version = max(registry_version, :version) WHERE one = 1;
-
--- name: result_sizes
--- description: The bytes of results that are kept at this time.
-SELECT
-    id,
-    length(result)
-FROM results
-WHERE namespace = :namespace AND queue = :queue AND id IN (SELECT value FROM json_each(:ids)) AND kept_until > :now;
-
--- name: get_results
--- description: Results that are kept at this time.
-SELECT id, born, result, kept_until
-FROM results
-WHERE namespace = :namespace AND queue = :queue AND id IN (SELECT value FROM json_each(:ids)) AND kept_until > :now;
