@@ -194,6 +194,7 @@ if (window.Idiomorph) {
   // What somebody has unfolded stays so, and so do buttons that only work with this file.
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS") && !(name === "hidden" && node.dataset && (node.dataset.copy || node.dataset.pick || node.dataset.selected));
 }
-const toast = document.querySelector(".toast:not(.problem)");
-if (toast) setTimeout(() => toast.matches(":hover, :focus-within") || toast.remove(), 12000);
+// A link to a folded part of a page unfolds it.
+$(location.hash.slice(1))?.querySelector(":scope > details")?.setAttribute("open", "");
+setTimeout(() => document.querySelector(".toast:not(.problem, :hover, :focus-within)")?.remove(), 12000);
 refresh();
