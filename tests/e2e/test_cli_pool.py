@@ -5,6 +5,7 @@ from pathlib import Path
 
 import httpx
 
+import duetime
 from tests.e2e.shell import Shell
 from tests.plugins.served import ServedProcess, StartServer
 from tests.plugins.until import until
@@ -65,6 +66,34 @@ def test_the_console_adds_and_removes_a_pool(start_server: StartServer, redis_ur
         assert browser.get("/pools").json() == ["default", "eu"]
         browser.post("/console/do/remove-pool", data={"pool": "eu"})
         assert browser.get("/pools").json() == ["default"]
+
+
+async def test_the_console_sets_the_shares_of_a_namespace(start_server: StartServer, redis_url: str) -> None:
+    """In every process, and again after a restart."""
+    server = start_server("--store", redis_url, "--workers", "2")
+
+    def low_of_ten() -> int:
+        with duetime.connect(server.api) as client:
+            client.queue("other").push("x")  # keeps the namespace in the console's list
+            queue = client.queue("mail")
+            for priority in ("high", "low"):
+                queue.bulk(["x"] * 20, priority=priority)
+            jobs = queue.reserve(limit=10)
+            queue.purge()
+        return sum(job.priority == "low" for job in jobs)
+
+    assert low_of_ten() < 5
+    sent = {"namespace": "default", "shares": "1:1:50"}
+    headers = {"origin": server.admin}
+    async with httpx.AsyncClient(base_url=server.admin, follow_redirects=True, headers=headers) as browser:
+        assert "The shares of default apply" in (await browser.post("/console/do/shares", data=sent)).text
+        refused = await browser.post("/console/do/shares", data={**sent, "shares": "0:1"})
+        assert "each from 1 to 100" in refused.text
+        await until(lambda: "1:1:50" in read(server, "console/access").text)
+    await until(lambda: min(low_of_ten() for _ in range(6)) >= 7)
+    assert server.stop()[0] == 0
+    server = start_server("--store", redis_url)
+    assert low_of_ten() >= 7
 
 
 def test_mistakes_are_named(shell: Shell, redis_url: str) -> None:

@@ -187,6 +187,7 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/do/end-session", access.end_session, Role.ADMIN),
     ConsoleRoute("/do/add-token", access.add_token, Role.ADMIN, access.show_access),
     ConsoleRoute("/do/revoke-token", access.revoke_token, Role.ADMIN),
+    ConsoleRoute("/do/shares", everywhere(access.set_shares), Role.ADMIN),
     ConsoleRoute("/do/limit", access.set_limit, Role.ADMIN),
 )
 

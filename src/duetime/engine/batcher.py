@@ -692,6 +692,11 @@ class Batcher:
         if due := [answer.due_at for answer in answers if isinstance(answer, Moved) and answer.due_at]:
             self.waiters.on_job_available(queue, min(due))
 
+    def set_shares(self, shares: PriorityShares) -> None:
+        """From the next delivery on."""
+        self._shares = shares
+        self._rotations.clear()
+
     def rotation(self, queue: Queue) -> PriorityRotation:
         rotation = self._rotations.get(queue)
         if rotation is None:

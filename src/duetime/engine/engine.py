@@ -107,6 +107,7 @@ class Engine:
         )
         self._waiters, self._results = self._batcher.waiters, self._batcher.results
         self._blocking: BlockingCalls | None = None
+        self.set_shares = self._batcher.set_shares
 
     async def __aenter__(self) -> "Engine":
         self._loop = asyncio.get_running_loop()

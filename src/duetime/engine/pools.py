@@ -14,6 +14,8 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
+from msgspec import structs
+
 from duetime.engine.duties import Rounds, run_duty
 from duetime.engine.engine import Engine
 from duetime.engine.recorder import Recorded
@@ -31,9 +33,9 @@ from duetime.model.errors import (
 from duetime.model.job import MAX_BODY
 from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_POOL
-from duetime.model.priority_shares import PriorityShares
+from duetime.model.priority_shares import PriorityShares, read_ratio
 from duetime.stores.base import Store, StoreInfo
-from duetime.stores.registry import POOL, Registry
+from duetime.stores.registry import POOL, SHARES, Registry
 
 log = logging.getLogger("duetime.pools")
 
@@ -101,7 +103,7 @@ class Pools:
             check_pool_name(name)
         self._open_store = open_store
         self._watch = watch
-        self._max_body, self._shares = max_body, shares
+        self._max_body, self.shares = max_body, shares
         self._pools = {name: Pool(name, url) for name, url in urls.items()}
         self._registry_pool = self._choose_registry(registry_url)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -165,6 +167,12 @@ class Pools:
 
     async def check_store(self, url: str) -> StoreInfo:
         return await check_store(url, self._open_store)
+
+    def set_shares(self, shares: PriorityShares) -> None:
+        self.shares = shares
+        for pool in {**self._pools, self._registry_pool.name: self._registry_pool}.values():
+            if pool.engine is not None:
+                pool.engine.set_shares(shares)
 
     async def until_tried(self, names: Iterable[str]) -> None:
         """Wait a moment until each of them is open or has failed to open."""
@@ -240,7 +248,7 @@ class Pools:
         store, recorders = recorded
         try:
             async with self.make_engine(
-                store, max_body=self._max_body, recorders=recorders, shares=self._shares
+                store, max_body=self._max_body, recorders=recorders, shares=self.shares
             ) as engine:
                 pool.engine, pool.error = engine, None
                 pool.tried.set()
@@ -261,14 +269,15 @@ class Pools:
 
 
 class RegisteredPools:
-    """Opens and closes the pools that records of the registry name, in every process within a second. Pools of the
-    settings are not touched. An async context manager.
+    """Opens and closes the pools that records of the registry name, and applies the shares of priorities that it has
+    for namespaces, in every process within a second. Pools of the settings are not touched. An async context manager.
     """
 
     def __init__(self, pools: Pools, copy: RegistryCopy) -> None:
         self._pools, self._copy = pools, copy
         self._fixed = frozenset(pools.names)
         self._version = self._generation = -1
+        self._shares, self._shares_generation = pools.shares, 0
         self.loops: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "RegisteredPools":
@@ -288,6 +297,10 @@ class RegisteredPools:
 
     async def _apply(self) -> list[str]:
         """Returns the names of the pools that were added."""
+        if self._shares_generation != self._copy.generations[SHARES]:
+            self._shares_generation = self._copy.generations[SHARES]
+            changed = {one.key: read_ratio(one.value.decode()) for one in self._copy.list_records(SHARES)}
+            self._pools.set_shares(structs.replace(self._shares, namespaces={**self._shares.namespaces, **changed}))
         if self._generation == self._copy.generations[POOL]:
             return []
         self._generation = self._copy.generations[POOL]

@@ -27,15 +27,20 @@ def read_shares(text: str) -> PriorityShares:
     default, namespaces = DEFAULT_SHARES, dict[str, Shares]()
     for part in filter(None, (part.strip() for part in text.split(","))):
         namespace, _, ratio = part.rpartition("=")
-        numbers = [int(one) if one.strip().isdecimal() else 0 for one in ratio.split(":")]
-        if len(numbers) != len(DEFAULT_SHARES) or not all(1 <= number <= MAX_SHARE for number in numbers):
-            raise InvalidSettings(
-                f"priority_shares must be high:normal:low, each from 1 to {MAX_SHARE}, like '5:3:2' or "
-                f"'5:3:2, shop=8:1:1'; got {part!r}"
-            )
-        shares = numbers[0], numbers[1], numbers[2]
+        shares = read_ratio(ratio)
         if namespace:
             namespaces[namespace.strip()] = shares
         else:
             default = shares
     return PriorityShares(default, namespaces)
+
+
+def read_ratio(text: str) -> Shares:
+    """Raises InvalidSettings."""
+    numbers = [int(one) if one.strip().isdecimal() else 0 for one in text.split(":")]
+    if len(numbers) != len(DEFAULT_SHARES) or not all(1 <= number <= MAX_SHARE for number in numbers):
+        raise InvalidSettings(
+            f"priority_shares must be high:normal:low, each from 1 to {MAX_SHARE}, like '5:3:2' or "
+            f"'5:3:2, shop=8:1:1'; got {text!r}"
+        )
+    return numbers[0], numbers[1], numbers[2]

@@ -28,6 +28,8 @@ GROUP_DRAIN = "group-drain"
 """The kind of the record, by group, of the members that drain because somebody decided so while the servers run."""
 POOL = "pool"
 """The kind of the records that name pools in addition to those of the settings; the value is the URL."""
+SHARES = "shares"
+"""The kind of the records with the shares of the priorities, by namespace: `8:1:1`."""
 BRIDGE = "bridge"
 """The kind of the records with the sizes of other systems' queues, by the name of the bridge."""
 MAX_TOMBSTONES = 500

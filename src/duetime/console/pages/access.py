@@ -10,9 +10,11 @@ from duetime.console.users import Role
 from duetime.console.visit import Visit, link
 from duetime.model.errors import InvalidRequest, NotFound
 from duetime.model.names import check_namespace
+from duetime.model.priority_shares import read_ratio
 from duetime.protocols.logins import LONGEST_PASSWORD
 from duetime.protocols.rate_limits import Limit
 from duetime.protocols.tokens import KIND, READ_WRITE, Access, Token
+from duetime.stores.registry import SHARES
 
 ACTIONS_PER_PAGE = 50
 
@@ -33,6 +35,7 @@ async def _page(visit: Visit, secret: str = "") -> Response:
         "access.html",
         tokens=[(token, limits.get(token.key)) for token in tokens],
         namespaces=[(*place, queues[place], held[place]) for place in sorted(queues | held)],
+        shares=lambda namespace: ":".join(map(str, parts.pools.shares.of(namespace))),
         pools=parts.pools.names,
         users=visit.services.users.list_users(),
         accounts=sorted(parts.settings.accounts),
@@ -48,6 +51,20 @@ async def _tokens(visit: Visit) -> Sequence[Token]:
     spaces = {Token.of_key(record.key)[:2] for record in visit.parts.registry_copy.list_records(KIND)}
     known = [pair for pair in sorted(spaces) if pair[0] in visit.parts.pools]
     return [token for pool, namespace in known for token in await visit.parts.tokens.list_tokens(pool, namespace)]
+
+
+async def set_shares(visit: Visit) -> Response:
+    """The shares of high, normal and low priority in a namespace; those of the settings if empty."""
+    namespace, registry = check_namespace(visit.field("namespace")), visit.parts.pools.registry
+    given = visit.field("shares").strip()
+    if given:
+        ratio = ":".join(map(str, read_ratio(given)))
+        await registry.put(SHARES, namespace, ratio.encode())
+    else:
+        await registry.delete(SHARES, namespace)
+    await visit.parts.registry_copy.refresh()
+    await visit.log("shares", f"{namespace} {given}")
+    return visit.go(text=visit.say("access.shares_set", namespace=namespace))
 
 
 async def show_audit(visit: Visit) -> Response:
