@@ -34,8 +34,10 @@ async def _page(visit: Visit, secret: str = "") -> Response:
     return visit.page(
         "access.html",
         tokens=[(token, limits.get(token.key)) for token in tokens],
-        namespaces=[(*place, queues[place], held[place]) for place in sorted(queues | held)],
-        shares=lambda namespace: ":".join(map(str, parts.pools.shares.of(namespace))),
+        namespaces=[
+            (*place, queues[place], held[place], ":".join(map(str, parts.pools.shares.of(place[1]))))
+            for place in sorted(queues | held)
+        ],
         pools=parts.pools.names,
         users=visit.services.users.list_users(),
         accounts=sorted(parts.settings.accounts),
