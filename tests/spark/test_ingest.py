@@ -1,5 +1,8 @@
 """ingest: every entry once, typed, whatever the files look like; damage with its place."""
 
+import json
+import os
+import subprocess
 from datetime import date
 from pathlib import Path
 from shutil import copy
@@ -15,8 +18,10 @@ from duetime.model.job import Event
 from duetime.spark.ingest import transform as ingest
 from duetime.spark.ingest.run import NAMED_DAMAGE, about_events, run_ingest
 from duetime.spark.lake.lake import Lake
+from duetime.spark.lifecycle.run import run_lifecycle
 from duetime.spark.schemas import EVENTS, frame
 from duetime.stores.finishes import SeenJoin
+from tests.e2e.shell import program
 from tests.spark.frames import DEFAULTS
 from tests.spark.history import Node
 
@@ -125,6 +130,32 @@ def test_every_entry_once(spark: SparkSession, tmp_path: Path) -> None:
     assert about.nodes["node-b"].beats == {"default": TS}
     found = [(row["node"], row["seq"]) for row in lake.events.read().orderBy("node", "seq").collect()]
     assert found == [*(("node-a", seq) for seq in range(1, 15) if seq != 10), ("node-b", 1)]
+
+
+def test_nothing_to_do_is_found_without_spark(spark: SparkSession, tmp_path: Path) -> None:
+    home, journal = str(tmp_path / "lake"), tmp_path / "journal"
+    asked = (["ingest", "--journal", str(journal)], ["lifecycle"])
+
+    def run(*arguments: str) -> tuple[str, str]:
+        command = [*program(), "pipeline", *arguments, "--lake", home, "--json"]
+        nowhere = {**os.environ, "JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}
+        ran = subprocess.run(command, capture_output=True, text=True, env=nowhere, check=False)
+        return ran.stdout, ran.stderr
+
+    assert all("Java" in run(*one)[1] for one in asked), "an empty lake is Spark's"
+    lake, node = Lake(spark, home), Node(journal, "node-a", per_segment=4)
+    for number in range(8):
+        node.write(
+            Event.ACCEPTED, TS + number, namespace="n", queue="q", id=f"job-{number}", born=TS + number, body="x"
+        )
+    run_ingest(lake, str(journal))
+    assert "Java" in run("lifecycle")[1]
+    run_lifecycle(lake)
+    assert [json.loads(run(*one)[0]).get("events", 0) for one in asked] == [0, 0]
+
+    for number in range(4):
+        node.write(Event.ACKED, TS + 9, namespace="n", queue="q", id=f"job-{number}", born=TS + number)
+    assert "Java" in run(*asked[0])[1]
 
 
 def test_all_damaged_lines_are_counted_although_only_some_are_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -34,17 +34,19 @@ def ingest(options: IngestOptions, source: JournalSource, spark: SparkOptions, f
         duetime pipeline ingest --journal /var/lib/duetime/journal --lake /srv/lake
         duetime pipeline ingest --journal s3a://logs/duetime --lake s3a://lake/duetime --every 1m
     """
+    from duetime.spark.ingest.run import find_done, run_ingest
+
     answer = form.answer
     journal = source.journal_folder
-    with spark.session("ingest") as session:
-        from duetime.spark.ingest.run import run_ingest
-        from duetime.spark.lake.lake import Lake
+    if options.every or spark.remote or (done := find_done(spark.lake_folder, journal)) is None:
+        with spark.session("ingest") as session:
+            from duetime.spark.lake.lake import Lake
 
-        lake = Lake(session, spark.lake_folder)
-        with show_progress("ingest", as_json=form.json, unit="events") as progress:
-            done = run_ingest(
-                lake, journal, every=options.every, on_progress=lambda so_far: progress.advance_to(so_far.events)
-            )
+            lake = Lake(session, spark.lake_folder)
+            with show_progress("ingest", as_json=form.json, unit="events") as progress:
+                done = run_ingest(
+                    lake, journal, every=options.every, on_progress=lambda so_far: progress.advance_to(so_far.events)
+                )
     answer.show(_document(done), _text(done))
     if done.damaged:
         raise typer.Exit(1)

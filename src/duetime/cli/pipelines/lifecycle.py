@@ -15,14 +15,16 @@ def lifecycle(spark: SparkOptions, form: AnswerForm) -> None:
         duetime pipeline lifecycle --lake /srv/lake
         duetime pipeline lifecycle --lake hdfs:///duetime --json
     """
-    answer = form.answer
-    with spark.session("lifecycle") as session:
-        from duetime.spark.lake.lake import Lake
-        from duetime.spark.lifecycle.run import run_lifecycle
+    from duetime.spark.lifecycle.run import find_done, run_lifecycle
 
-        lake = Lake(session, spark.lake_folder)
-        with show_progress("lifecycle", as_json=form.json) as progress, progress.follow(session):
-            done = run_lifecycle(lake)
+    answer = form.answer
+    if spark.remote or (done := find_done(spark.lake_folder)) is None:
+        with spark.session("lifecycle") as session:
+            from duetime.spark.lake.lake import Lake
+
+            lake = Lake(session, spark.lake_folder)
+            with show_progress("lifecycle", as_json=form.json) as progress, progress.follow(session):
+                done = run_lifecycle(lake)
     text = f"{done.jobs:,} jobs of {done.days:,} days were brought up to date." if done.days else "Nothing is new."
     answer.show(
         {"days": done.days, "jobs": done.jobs, "events_version": done.events_version, "version": done.version}, text

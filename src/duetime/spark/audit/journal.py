@@ -87,7 +87,7 @@ class OpenSegments:
             found = lines.select("value", F.col("_metadata.file_path").alias("file")).transform(ingest.read_lines)
             # Written before anything is left out: Spark observes nothing in a query that it finds to be empty half way.
             found.observe(seen, *ingest.damage_seen()).transform(ingest.good_events).write.parquet(aside)
-            self.damage += find_damage(self._lake, seen.get["bad_files"])[0]
+            self.damage += find_damage(self._lake, seen.get["bad_files"].splitlines())[0]
             self._kept.append(aside)
             self._copies = []
         if not self._kept:

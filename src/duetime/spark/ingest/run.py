@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec import Struct, field
@@ -37,8 +37,8 @@ from duetime.spark.ingest.about import (
     read_ended,
     replaced_files,
 )
-from duetime.spark.lake.files import files_for
-from duetime.spark.lake.lake import DataFile, Lake, PublishConflict, Staged
+from duetime.spark.lake.files import LocalFiles, files_for
+from duetime.spark.lake.lake import DataFile, Lake, PublishConflict, Staged, local_lake
 from duetime.spark.lake.nodes import NodeState, join_nodes
 from duetime.spark.lifecycle.run import about_jobs
 from duetime.spark.session import is_connect
@@ -70,6 +70,23 @@ class Ingested(Struct):
 def known_nodes(lake: Lake, about: EventsAbout) -> dict[str, NodeState]:
     """All nodes of which something is in the lake."""
     return {**read_ended(lake, about.ended), **about.nodes}
+
+
+def find_done(folder: str, journal: str) -> Ingested | None:
+    """The answer of a run that has nothing to do, found without Spark. None if there may be something."""
+    lake = local_lake(folder)
+    if lake is None or urlsplit(journal).scheme not in ("", "file"):
+        return None
+    manifest = lake.events.manifest()
+    known = known_nodes(lake, about_events(manifest))
+    sealed = list(LocalFiles().path(journal).rglob("*.journal"))
+    for path in sealed:
+        segment, node = parse(path), known.get(path.parent.name)
+        if segment is None or node is None:
+            return None
+        if not any(first <= segment.first and segment.last <= last for first, last in node.ranges):
+            return None
+    return Ingested(version=manifest.version) if sealed and manifest.version else None
 
 
 def run_ingest(
@@ -178,8 +195,8 @@ def ingest_lines(lake: Lake, lines: DataFrame) -> Ingested:
     read = lines.transform(ingest.read_lines).observe(seen, *ingest.damage_seen())
     staged = lake.events.stage(read.transform(ingest.good_events))
     observed = seen.get
-    damage, damaged_files = find_damage(lake, observed["bad_files"])
-    done = Ingested(segments=len(observed["files"]), damage=damage, damaged=sum(damaged_files.values()))
+    damage, damaged_files = find_damage(lake, observed["bad_files"].splitlines())
+    done = Ingested(segments=observed["files"], damage=damage, damaged=sum(damaged_files.values()))
     while True:
         try:
             return _publish(lake, staged, done, damaged_files)

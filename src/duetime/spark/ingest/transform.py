@@ -78,12 +78,12 @@ def _present(field: StructField) -> Column:
 
 
 def damage_seen() -> list[Column]:
-    """What Spark counts while it reads: how many lines are damaged, in which files, and which files there are."""
-    problem = F.col("problem").isNotNull()
+    """What Spark observes while it reads: how many files there are, and the paths of those with damaged lines, one per
+    line. Not an array, because Spark 4.0 does not convert observed arrays to Python.
+    """
     return [
-        F.count_if(problem).alias("damaged"),
-        F.collect_set("file").alias("files"),
-        F.collect_set(F.when(problem, F.col("file"))).alias("bad_files"),
+        F.size(F.collect_set("file")).alias("files"),
+        F.concat_ws("\n", F.collect_set(F.when(F.col("problem").isNotNull(), F.col("file")))).alias("bad_files"),
     ]
 
 

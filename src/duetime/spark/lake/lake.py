@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 import msgspec
@@ -287,3 +287,10 @@ class Lake:
     def scratch(self, run: str) -> str:
         """A folder for files that only this run needs."""
         return f"{self.folder}/{SCRATCH}/{run}"
+
+
+def local_lake(folder: str) -> Lake | None:
+    """A lake on this machine's disk without a session, for its manifests alone. None if it may be elsewhere."""
+    without_session: Any = None
+    is_local = urlsplit(folder).scheme in ("", "file")
+    return Lake(without_session, LocalFiles().home(folder)) if is_local else None

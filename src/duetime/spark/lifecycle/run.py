@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duetime.spark.ingest.about import find_purges, purge_frame
-from duetime.spark.lake.lake import DataFile, Lake, Manifest, PublishConflict
+from duetime.spark.lake.lake import DataFile, Lake, Manifest, PublishConflict, local_lake
 from duetime.spark.lifecycle import transform as lifecycle
 from duetime.spark.lifecycle.job_files import file_name, job_files, touched_minutes, touches
 
@@ -49,6 +49,16 @@ def run_lifecycle(lake: Lake) -> Lifecycle:
             return _run(lake)
         except PublishConflict:
             continue
+
+
+def find_done(folder: str) -> Lifecycle | None:
+    """The answer of a run that has nothing to do, found without Spark. None if there may be something."""
+    lake = local_lake(folder)
+    if lake is None or not (events := lake.events.manifest()).version:
+        return None
+    jobs = lake.jobs.manifest()
+    since = about_jobs(jobs).events_version
+    return Lifecycle(events_version=since, version=jobs.version) if events.version <= since else None
 
 
 def _run(lake: Lake) -> Lifecycle:
