@@ -96,6 +96,8 @@ class Ledger(MemoryStore):
         for one in moved:
             if isinstance(one, Moved):
                 self.events[one.event] += 1
+                if one.event is Event.ACCEPTED and one.reason == "expired":  # the job that had this id before
+                    self.history.append((self._clock.now_ms(), Event.EXPIRED, queue.name, one.id, one.was, 0))
                 self.history.append((self._clock.now_ms(), one.event, queue.name, one.id, one.born, one.attempt))
                 self._book(queue, one)
 
