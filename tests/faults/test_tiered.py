@@ -12,6 +12,7 @@ from duetime.model.clock import ManualClock, SystemClock
 from duetime.model.errors import DuetimeError, InvalidSettings, JobExists, StoreUnavailable
 from duetime.model.job import Event, IfExists, Moved, State, Totals
 from duetime.stores.base import Push, Pushed, RulesChange, Store
+from duetime.stores.finishes import Finish, Finished, Join
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
 from duetime.stores.tiered import tiers
@@ -20,7 +21,9 @@ from tests.contract.vocabulary import (
     QUEUE,
     ack_one,
     cancel_one,
+    counts,
     get_one,
+    given_leased,
     job,
     mark,
     push,
@@ -142,6 +145,19 @@ async def test_rules_hold_in_both_tiers_and_a_paused_queue_is_promoted(
 
 
 # --- verbs on jobs of the other tier
+
+
+async def test_an_id_of_cold_does_not_follow_a_second_time(store: TieredStore) -> None:
+    there = await push_one(store, "far", delay="3d")
+    lease = await given_leased(store, "a")
+    follows = [job("far", b"again"), job("near")]
+
+    [finished] = await store.finish(QUEUE, [Finish(lease, follows[1:], join=Join("j", 1, follows[:1], 60_000))])
+
+    assert isinstance(finished, Finished)
+    assert [(one.id, one.event) for one in finished.then] == [("near", Event.ACCEPTED), ("far", Event.KEPT)]
+    assert finished.then[1].born == there.born
+    assert (await counts(store)).total == 2
 
 
 @pytest.mark.parametrize(("first", "second"), [("1h", "3d"), ("3d", "1h")])

@@ -6,25 +6,26 @@ from functools import partial
 import msgspec
 
 from duetime.model.clock import ManualClock
-from duetime.model.job import NewJob, State
+from duetime.model.job import Event, NewJob, State
 from duetime.model.names import Queue
-from duetime.stores.base import Cursor, Push
+from duetime.stores.base import Ask, Cursor, Push
+from duetime.stores.finishes import Finish, Finished, Join
 from duetime.stores.group.registry import STATE, CopyState
 from duetime.stores.group.store import GroupStore
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.registry import GROUP_COPY
 
 QUEUE = Queue("shop", "mail")
+CLOCK = ManualClock()
+
+
+async def _open_member() -> MemoryStore:
+    return MemoryStore(CLOCK)
 
 
 async def test_a_list_goes_on_after_any_job_of_any_member() -> None:
     """The console goes on after the last job that it shows, wherever that job lives."""
-    clock = ManualClock()
-
-    async def open_member() -> MemoryStore:
-        return MemoryStore(clock)
-
-    group = await GroupStore.open("g", dict.fromkeys("abc", open_member))
+    group = await GroupStore.open("g", dict.fromkeys("abc", _open_member))
     names = [f"{n:02}" for n in range(30)]
     await group.push(QUEUE, [Push([NewJob(name, b"", delay_ms=1000 + n) for n, name in enumerate(names)])])
 
@@ -52,4 +53,27 @@ async def test_copies_of_the_registry_go_on_after_a_clock_that_was_ahead() -> No
     await group.registry.put("topic", "t", b"new")
 
     assert [one.key for one in await members["b"].registry.list_records(f"{GROUP_COPY}:topic")] == ["t"]
+    await group.close()
+
+
+async def test_an_id_that_a_join_would_push_is_kept_wherever_it_is() -> None:
+    """Clients of /v1 choose the ids of jobs that follow, so they may live on another member than the jobs that join."""
+    group = await GroupStore.open("g", dict.fromkeys("abc", _open_member))
+    for n in range(8):
+        taken = f"taken-{n}"
+        await group.push(QUEUE, [Push([NewJob(f"first-{n}", b""), NewJob(taken, b"there before", delay_ms=60_000)])])
+        [[delivery]] = (await group.reserve(QUEUE, [Ask(1, 60_000)])).deliveries
+        join = Join(f"j{n}", 1, [NewJob(taken, b"again"), NewJob(f"first-{n}~>new", b"")], 60_000)
+
+        [finished] = await group.finish(QUEUE, [Finish(delivery.lease, join=join)])
+
+        assert isinstance(finished, Finished)
+        assert [(one.id, one.event) for one in finished.then] == [
+            (taken, Event.KEPT),
+            (f"first-{n}~>new", Event.ACCEPTED),
+        ]
+        [[new]] = (await group.reserve(QUEUE, [Ask(1, 60_000)])).deliveries
+        await group.ack(QUEUE, [new.lease])
+    [counts] = await group.counts([QUEUE])
+    assert counts.total == 8
     await group.close()

@@ -51,6 +51,11 @@ class Finish(Struct, frozen=True):
     join: Join | None = None
 
     @property
+    def may_follow(self) -> Sequence[NewJob]:
+        """Its own jobs, and those of its join, which only the last finish of the join pushes."""
+        return [*self.then, *self.join.then] if self.join else self.then
+
+    @property
     def keeps_result(self) -> bool:
         return self.result is not None and self.result_ttl_ms > 0
 
@@ -86,7 +91,7 @@ def seen_join(one: Finish, answer: object) -> SeenJoin | None:
 
 def following_jobs(one: Finish, joined: int) -> Sequence[NewJob]:
     """The jobs that follow from a finish, in the order of `Finished.then`, if its join has seen `joined` with it."""
-    return [*one.then, *one.join.then] if one.join and joined == one.join.of else one.then
+    return one.may_follow if one.join and joined == one.join.of else one.then
 
 
 def distinct_finishes(finishes: Sequence[Finish]) -> Iterator[Sequence[Finish]]:

@@ -24,7 +24,7 @@ from duetime.model.job import (
 )
 from duetime.model.names import Queue, placing_part
 from duetime.stores.base import Ask, Cursor, Page, Push, Pushed, Reserved, Store, get_all, part_of, with_parts
-from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, distinct_finishes
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, distinct_finishes, following_jobs
 from duetime.stores.group.member import PROBLEMS, MemberProblem, named, outcome_unknown, unknown_first
 from duetime.stores.group.members import Members
 
@@ -339,20 +339,17 @@ async def _finish(
     members: Members, queue: Queue, finishes: Sequence[Finish]
 ) -> Sequence[Finished | DuetimeError | None]:
     strangers = sorted(
-        {job.id for one in finishes for job in one.then if placing_part(job.id) != placing_part(one.lease.id)}
+        {job.id for one in finishes for job in one.may_follow if placing_part(job.id) != placing_part(one.lease.id)}
     )
     taken, unknown = await _find_anywhere(members, queue, strangers)
     refused = {
         place: unknown[job.id]
         for place, one in enumerate(finishes)
-        for job in reversed(one.then)
+        for job in reversed(one.may_follow)
         if job.id in unknown and job.id not in taken
     }
     open_places = [place for place in range(len(finishes)) if place not in refused]
-    sent = {
-        place: msgspec.structs.replace(one, then=[job for job in one.then if job.id not in taken])
-        for place, one in enumerate(finishes)
-    }
+    sent = [without_taken(one, taken) for one in finishes]
 
     async def send(places: Sequence[int], store: Store) -> Sequence[Finished | DuetimeError | None]:
         return await store.finish(queue, [sent[open_places[place]] for place in places])
@@ -384,14 +381,21 @@ def kept(job: Job) -> Moved:
     return Moved(Event.KEPT, job.id, job.born, job.attempt, due_at, reason=place)
 
 
+def without_taken(one: Finish, taken: Mapping[str, Moved]) -> Finish:
+    """The finish without the jobs whose ids are taken elsewhere."""
+    join = one.join and msgspec.structs.replace(one.join, then=[job for job in one.join.then if job.id not in taken])
+    return msgspec.structs.replace(one, then=[job for job in one.then if job.id not in taken], join=join)
+
+
 def with_kept(
     one: Finish, answer: Finished | DuetimeError | None, taken: Mapping[str, Moved]
 ) -> Finished | DuetimeError | None:
+    """The answer to a finish, from that to `without_taken`."""
     if not isinstance(answer, Finished):
         return answer
     made = iter(answer.then)
-    then = [taken.get(job.id) or next(made) for job in one.then]
-    return msgspec.structs.replace(answer, then=[*then, *made])
+    then = [taken.get(job.id) or next(made) for job in following_jobs(one, answer.joined)]
+    return msgspec.structs.replace(answer, then=then)
 
 
 async def results(members: Members, queue: Queue, ids: Sequence[str]) -> list[KeptResult | None]:

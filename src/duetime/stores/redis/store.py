@@ -613,7 +613,7 @@ def _arguments(one: Finish) -> Iterator[Argument]:
     join = one.join
     yield from (join.name, join.of, join.life_ms, len(join.then)) if join else ("", 0, 0, 0)
     yield len(one.then)
-    for job in [*one.then, *join.then] if join else one.then:
+    for job in one.may_follow:
         yield job.id
         yield pack_options(job)
         yield f"+{job.delay_ms}" if job.due_at is None else job.due_at
@@ -631,7 +631,7 @@ def _read_finished(one: Finish, answer: Any, now: int) -> Finished | DuetimeErro
         return None
     if text == "l":
         return _lease_lost(lease)
-    return read_refusal([*one.then, *(one.join.then if one.join else ())], None, text)
+    return read_refusal(one.may_follow, None, text)
 
 
 def _read_kept(job_id: str, value: bytes | None) -> KeptResult | None:

@@ -16,8 +16,8 @@ _COUNT, _AFTER_COUNTS = "\x01", "\x02"
 
 
 def finish(step: Step, queue: Queue, finishes: Sequence[Finish]) -> list[Finished | DuetimeError | None]:
-    ids = [one.lease.id for one in finishes] + [job.id for one in finishes for job in one.then]
-    ids += {job.id for one in finishes if one.join for job in one.join.then}
+    ids = [one.lease.id for one in finishes]
+    ids += dict.fromkeys(job.id for one in finishes for job in one.may_follow)
     step.read_ahead([("heads", {}), ("find_jobs", {"ids": ids})])
     with changing(step, queue) as queue_row:
         head = earliest(step, queue_row)

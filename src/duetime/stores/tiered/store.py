@@ -64,7 +64,7 @@ from duetime.stores.finishes import Finish, Finished
 from duetime.stores.forwarding import ForwardingStore
 from duetime.stores.group.member import PROBLEMS, Member
 from duetime.stores.group.store import add_totals, merge_reaped
-from duetime.stores.group.verbs import join_parts, kept, merge_pages, with_kept
+from duetime.stores.group.verbs import join_parts, kept, merge_pages, with_kept, without_taken
 from duetime.stores.tiered.tiers import LATE_MS, MARGIN_MS, Promoter, Tiers
 
 T = TypeVar("T")
@@ -208,15 +208,14 @@ class TieredStore(ForwardingStore):
         self, queue: Queue, finishes: Sequence[Finish]
     ) -> Sequence[Finished | LeaseLost | DuetimeError | None]:
         """The jobs that follow go to hot, because nothing atomic spans two stores; an id that cold has is kept."""
-        ids = sorted({job.id for one in finishes for job in one.then})
+        ids = sorted({job.id for one in finishes for job in one.may_follow})
         taken: dict[str, Moved] = {}
         if ids and self._cold.is_up:
             with suppress(*PROBLEMS):
                 taken = {job.id: kept(job) for job in await self._tiers.read_cold(queue, ids)}
         if not taken:
             return await self._hot.finish(queue, finishes)
-        sent = [msgspec.structs.replace(one, then=[job for job in one.then if job.id not in taken]) for one in finishes]
-        answers = await self._hot.finish(queue, sent)
+        answers = await self._hot.finish(queue, [without_taken(one, taken) for one in finishes])
         return [with_kept(one, answer, taken) for one, answer in zip(finishes, answers, strict=True)]
 
     # --- jobs by id: what hot does not have is brought there from cold
