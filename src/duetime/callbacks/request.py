@@ -55,7 +55,7 @@ class CallbackRequest(NamedTuple):
 def retries_of(delivery: Delivery) -> int:
     """How many retries there were, this one included; 0 for the first attempt.
 
-    The number stands in the error that the last release left, because neither a crash nor a give-back may count as a
+    The number is in the error of the last release, because neither a crash nor a give-back may count as a
     retry. If another consumer released the job, the number is taken from its used tries.
     """
     if not delivery.error:

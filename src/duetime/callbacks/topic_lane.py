@@ -352,7 +352,7 @@ class RemovedTopicLane:
             [self.address.queue], limit=MAX_RESERVED, ttr_ms=self._tools.lease_ms, wait_ms=min(PARK_MS, 60_000)
         )
         if found and await self._topics.exists(self.address):
-            # The topic was added again; as soon as this process learns that, a TopicLane delivers its jobs.
+            # The topic was added again; as soon as this process sees that, a TopicLane delivers its jobs.
             for delivery in found:
                 with suppress(LeaseLost):
                     await self._tools.leases(self.address.pool).give_back(delivery.lease)

@@ -226,7 +226,7 @@ def pool_keys(pool: str, counts: TopicCountsOut) -> dict[str, int]:
 class TopicJobs:
     """A job takes its delay and priority from its topic. Its tries are unlimited, because the topic's cap ends them.
 
-    `zone` is the time zone of times that name none; None stands for the server's own.
+    `zone` is the time zone of times that name none; None means the server's own.
     """
 
     def __init__(self, engine: Callable[[str], Engine], topics: TopicRegistry, *, zone: tzinfo | None = None) -> None:

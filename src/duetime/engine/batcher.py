@@ -82,7 +82,7 @@ SHARED_S = 0.25
 the event loop brings several of them, and the first one must not go alone."""
 
 LEAST_TTR_MS = round(2 * LONGEST_REST_S * 1000)
-"""The reaper looks at least this often for leases that it was not told of, so that these end in time, too."""
+"""The reaper checks at least this often for leases that it does not know of, so that these end in time, too."""
 
 Flushed = Callable[[], asyncio.Future[Any] | None]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]

@@ -1,7 +1,7 @@
-"""The engine: the verbs that every door calls.
+"""The engine: the verbs that every protocol and the SDK call.
 
-It adds to a store what no store should know: the check at the door, group commit, waiting, shares between priorities,
-and the duties that keep time (reaper, safety net, wake listener). Several engines on one store are safe: every state
+It adds to a store what no store should know: checks of requests, group commit, waiting, shares between priorities, and
+the duties that keep time (reaper, safety net, wake listener). Several engines on one store are safe: every state
 change is one atomic step in the store, and everything here can be rebuilt from it.
 
     async with Engine(store) as engine:
@@ -169,12 +169,12 @@ class Engine:
         return await self._batcher.run(request)
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
-        """Remove jobs by id, wherever they are, in bounded steps; None where there is none."""
+        """Remove jobs by id, in every state, in bounded steps; None where there is none."""
         check_ids(ids)
         return await self._in_steps(lambda some: CancelRequest(queue, some), ids)
 
     async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
-        """Finish jobs by id alone, in every state and without their lease: as cancel, but on record as acked.
+        """Finish jobs by id alone, in every state and without their lease: as cancel, but recorded as acked.
 
         This is lmstfy's acknowledgement; the answers are those of cancel.
         """
@@ -334,7 +334,7 @@ class Engine:
         - no recorder has to record it: the engine has neither a journal nor metrics, and its node is registered;
         - no other call of this verb is under way in the queue, and no other thread is in such a call;
         - for a reserve: no consumer of this engine waits for a job of the queue, and the ttr is at least LEAST_TTR_MS,
-          because the reaper is not told of the lease;
+          because the reaper does not know of the lease;
         - the store accepts it: the queue is known and has no rules that the single-job statement does not know, the
           disk has room, and no other process is writing (see `BlockingOneJob`).
 
@@ -455,7 +455,7 @@ class Engine:
         return reaped
 
     async def _reap_store(self, limit: int) -> Reaped:
-        """`_receipts` are of imported jobs that the last round has recorded; the store hears of them once."""
+        """`_receipts` are of imported jobs that the last round has recorded; the store gets them once."""
         reaped = await self.store.reap(limit, recorded=self._receipts)
         self._receipts = ()
         return reaped

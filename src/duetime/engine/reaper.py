@@ -1,7 +1,7 @@
-"""The reaper: takes back leases that ran out and ends jobs past their ttl.
+"""The reaper: ends leases that ran out and jobs past their ttl.
 
-One round is one bounded step over all queues. Between rounds it sleeps until the next lease end that it knows of: those
-that this process gave out are told to it, those of other processes it finds within a second.
+One round is one bounded step over all queues. Between rounds it sleeps until the next lease end that it knows of: the
+engine reports the leases of this process with `expect`, and the reaper finds those of others within a second.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class Reaper:
 
     def __init__(self, reap: Reap) -> None:
         self._reap = reap
-        self._news = asyncio.Event()
+        self._is_earlier = asyncio.Event()
         self._wake_at = float("inf")
 
     def expect(self, in_s: float) -> None:
@@ -31,7 +31,7 @@ class Reaper:
         at = asyncio.get_running_loop().time() + in_s
         if at < self._wake_at:
             self._wake_at = at
-            self._news.set()
+            self._is_earlier.set()
 
     async def run_once(self) -> float:
         self._wake_at = float("inf")
@@ -43,10 +43,10 @@ class Reaper:
     async def rest(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         self._wake_at = min(self._wake_at, loop.time() + to_tick(seconds, loop))
-        # However much there is to do, others get their turn between two rounds.
+        # Let other tasks run between two rounds, even if there is more to do.
         await asyncio.sleep(0)
         while (left := self._wake_at - loop.time()) > 0:
-            self._news.clear()
+            self._is_earlier.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await self._news.wait()
+                    await self._is_earlier.wait()

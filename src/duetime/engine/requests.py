@@ -4,8 +4,8 @@
 
 `check` raises for what is not valid. Everything behind it takes its input as valid: a value that a driver cannot write
 would fail a store call with all requests in it, so every value that passes can be written by every store.
-`weight` is how much of a store call the request takes up: a number of jobs, or
-bytes, where STEP_BYTES are at most STEP_JOBS jobs and at most STEP_BYTES bytes of payload.
+`weight` is the request's share of a store call: a number of jobs, or bytes, where STEP_BYTES are at most STEP_JOBS jobs
+and at most STEP_BYTES bytes of payload.
 """
 
 from collections import Counter
@@ -100,7 +100,7 @@ class AckRequest(Request[Sequence[Moved | LeaseLost | None]], frozen=True):
 class AckAndReserveRequest(Request[list[Delivery] | None], frozen=True):
     """Finish a job, and lease a ready job of the same queue if that is possible in the same step. Never grouped.
 
-    None: no job was looked for. Raises LeaseLost.
+    None: the step did not try to lease a job. Raises LeaseLost.
     """
 
     lease: Lease

@@ -1,9 +1,10 @@
 """Schedules: jobs that are pushed again and again, at an interval or by a cron expression.
 
-A schedule is one job, its *tick*, due at the next run; the body of the tick is the schedule. Whoever leases a due tick
-pushes the job of the run, and then replaces the tick by the next one in the step that acks it. The job of a run has
-the id `name@instant` and a mark that outlives it, so two processes that see one tick, or one that dies in between, push
-it once. The body holds the instant of the run, because the due time of a tick moves when its lease expires.
+A schedule is one job, its *tick*, due at the next run; the body of the tick is the schedule. A process that leases a
+due tick pushes the job of the run, and then replaces the tick by the next one in the step that acks it. The job of a
+run has the id `name@instant` and a mark that outlives it, so two processes that see one tick, or one that dies in
+between, push it once. The body holds the instant of the run, because the due time of a tick moves when its lease
+expires.
 
 There are two kinds. The ticks of schedules that an App declares are in the queue `duetime.recurring` of its namespace;
 its workers run them, because only they know the task (`worker/recurring.py`). The ticks of schedules that were made
@@ -52,7 +53,7 @@ TICK_STATES = (State.LEASED, State.READY, State.DELAYED)
 
 class Tick(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The body of a tick. `run_at` is the first run that it is for, `last_at` the last run that was pushed.
-    `asked_at` is a run that somebody asked for, apart from the schedule. `body` of a task are its arguments.
+    `asked_at` is a run that was asked for in addition to the schedule. `body` of a task are its arguments.
     """
 
     schedule: str
@@ -175,7 +176,7 @@ class Schedules:
         return shown
 
     async def run(self, namespace: str, name: str) -> ScheduleOut:
-        """Run a schedule now, apart from its times and even if it is paused. Raises ScheduleNotFound."""
+        """Run a schedule now, independent of its times and even if it is paused. Raises ScheduleNotFound."""
         job, tick = await self._find(namespace, name)
         now = self._clock.now_ms()
         if job.queue == SCHEDULES:
@@ -330,7 +331,7 @@ class ScheduleRunner:
         self._refused: set[str] = set()
 
     async def run_once(self, engine: "Engine") -> float:
-        """Push the runs that are due; returns the seconds until the next look."""
+        """Push the runs that are due; returns the seconds until the next check."""
         [head] = await engine.store.heads([SCHEDULES])
         if head is None:
             return POLL_S

@@ -275,7 +275,7 @@ class Connection(asyncio.Protocol):
         """Ignores a request to change the protocol, because the server speaks no other.
 
         The parser takes what follows the head for another protocol. Taking it for the next request would let a body
-        smuggle one in; so a new parser gets the head once more, reduced to what tells the body's length.
+        smuggle one in; so a new parser gets the head once more, reduced to the headers that define the body's length.
         """
         self._upgrade = False
         self._parser = httptools.HttpRequestParser(self)
@@ -433,7 +433,7 @@ def _received_all(transport: asyncio.Transport) -> bool:
     """Whether the client's side acknowledged every byte and then closed in order.
 
     A client that went before our bytes came closes in order too, and its kernel resets the connection when they come.
-    The event loop, which has seen the end of the stream, does not hear of that; the socket knows.
+    The event loop, which has seen the end of the stream, is not notified of that; the socket knows.
     """
     sock: socket.socket | None = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):

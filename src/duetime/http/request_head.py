@@ -36,7 +36,7 @@ class RequestRefused(Exception):
 def check_head(headers: HeaderList, version: str) -> None:
     """Raises RequestRefused: 400 for a Host that is missing, doubled or invalid, 501 for a coding we cannot undo.
 
-    The parser takes the chunks of `gzip, chunked` apart and would hand the compressed bytes on as the body.
+    The parser decodes only the chunks of `gzip, chunked`, and would pass on the compressed bytes as the body.
     """
     hosts = codings = 0
     for name, value in headers:

@@ -137,7 +137,7 @@ RefusalBody = Callable[[bytes, int, str], tuple[bytes, bytes]]
 
 
 def plain_refusal(path: bytes, status: int, reason: str) -> tuple[bytes, bytes]:
-    """The form of an error where no application says how its errors look."""
+    """The body of an error where no application defines one."""
     return b"application/json", msgspec.json.encode({"error": reason})
 
 

@@ -219,7 +219,7 @@ class PoolMeters:
             del started[next(iter(started))]
 
     def running_s(self, lease: Lease, at_s: float) -> float | None:
-        """How long ago this process delivered the job; None if another one did, or it has been settled."""
+        """How long ago this process delivered the job; None if another process did, or if it has ended."""
         found = self._started.get(lease.id)
         return at_s - found[1] if found is not None and found[0] == lease else None
 

@@ -27,7 +27,7 @@ ON, OFF = b"enabled", b"disabled"
 POOL = "duetime.pool"
 """The key of the scope under which a protocol leaves the pool that a request was let in to."""
 FOREIGN = "duetime.foreign"
-"""Marks the scope of a request that was refused before any application looked at its path."""
+"""Marks the scope of a request that was refused before any application read its path."""
 GONE = 499
 """The status of a request whose client went away."""
 UNKNOWN = 404

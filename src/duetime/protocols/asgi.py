@@ -71,7 +71,7 @@ def exchange_of(scope: Scope) -> Exchange | None:
 
 
 def request_id(scope: Scope, make_id: Callable[[], str]) -> tuple[str, Sequence[Header]]:
-    """The id of this request, and the header that tells it, where the server does not send it by itself."""
+    """The id of this request, and the header that carries it, where the server does not send it by itself."""
     given: str | None = scope.get("state", {}).get("request_id")
     if given:
         return given, ()

@@ -1,9 +1,9 @@
 """Keeps web pages of other sites, and proxies, away from the ports of this server.
 
-A port without a password listens on loopback only, but a browser on the same machine can be made to call it: by a
-page of another site, or through a name that is made to point to 127.0.0.1 (DNS rebinding). Programs are told from such
-pages by what browsers cannot help sending: the Host that was asked for, the page's Origin, and Sec-Fetch-Site. A proxy
-that forwards requests of other machines is told by its headers.
+A port without a password listens on loopback only, but a browser on the same machine can be made to call it: by a page
+of another site, or through a name that is made to point to 127.0.0.1 (DNS rebinding). Such pages are recognized by
+headers that browsers always send: the Host that was asked for, the page's Origin, and Sec-Fetch-Site. A proxy that
+forwards requests of other machines is recognized by its headers.
 
 A port with a password is called by the pages of other sites with the password that the browser remembers, so it takes
 no writes from them (CSRF).

@@ -51,7 +51,7 @@ def hash_password(password: str) -> str:
 
 @functools.cache
 def _nobody() -> str:
-    """Unknown users are compared with this hash, so that the time taken does not tell which users exist."""
+    """Unknown users are compared with this hash, so that the time of the check does not show which users exist."""
     return hash_password(secrets.token_hex())
 
 

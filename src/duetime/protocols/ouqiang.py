@@ -4,7 +4,7 @@ Any method, a JSON body, and always status 200: what went wrong is in `code` and
 must carry it, as `Authorization: Bearer` or as `?token=`; the original knows none.
 
 Its ids are global: a push replaces a job of the same id also under another topic, finish and get name an id alone. So
-its jobs live in one namespace of their own, a queue per topic, and an id is looked for where it was last seen and then
+its jobs live in one namespace of their own, a queue per topic, and an id is looked up where it was last seen and then
 in the other queues of that namespace. A job carries its ttr as an attribute; its tries are unlimited unless the
 settings say otherwise.
 """

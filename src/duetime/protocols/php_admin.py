@@ -115,7 +115,7 @@ class PhpAdminApp:
         await self._topics.set_status(await self._find_row(fields), status)
 
     async def _set_mail_server(self, fields: PhpFields) -> None:
-        """The mail server, and the mail addresses that hear of every problem; addresses of other kinds stay."""
+        """The mail server, and the mail addresses that are notified of every problem; addresses of other kinds stay."""
         mails = _mails(fields)
 
         def change(old: AlertSettings) -> AlertSettings:

@@ -1,11 +1,11 @@
 """Tokens: who may do what in which namespace.
 
 A token is valid for one (pool, namespace) pair. Only its SHA-256 is kept, in the registry; the secret is shown once, in
-the answer to its creation, and a short label (the start of the hash) stands for it everywhere else. A lookup goes by
-the hash, so there is no secret to compare byte by byte.
+the answer to its creation, and everywhere else a short label (the start of the hash) is shown in its place. A lookup
+goes by the hash, so there is no secret to compare byte by byte.
 
 Every process checks against its own copy of the registry, which knows of a revocation by any process within a second;
-a token that the copy does not hold is looked for in the registry itself before it is refused. While the registry
+a token that is not in the copy is looked up in the registry itself before it is refused. While the registry
 cannot be reached, tokens that were known stay valid for `grace_s` (nothing can be revoked without it), so that an
 outage of its store does not take down pools on other stores; after that every check raises StoreUnavailable.
 """
@@ -28,7 +28,7 @@ from duetime.stores.registry import Record, Registry
 
 KIND = "token"
 LENGTH = 26
-"""Characters of a token that we make: 130 bits of chance, and the look of the ids that lmstfy's clients expect."""
+"""Characters of a token that we make: 130 random bits, in the format of the ids that lmstfy's clients expect."""
 LABEL = 8
 DIGESTS = 1024
 LONGEST_REMEMBERED = 128
@@ -36,7 +36,7 @@ GRACE_S = 60.0
 
 
 class Access(StrEnum):
-    """Read: take, look at and finish jobs. Write: add and recall them. Admin: dead letters and whole queues."""
+    """Read: reserve, inspect and finish jobs. Write: add and recall them. Admin: dead letters and whole queues."""
 
     READ = "read"
     WRITE = "write"
@@ -170,7 +170,7 @@ class Tokens:
             raise PoolNotFound.of(pool)
 
     async def check(self, pool: str, namespace: str, secret: str) -> Token:
-        """The token of this secret. Raises Unauthorized, or StoreUnavailable if nobody can tell."""
+        """The token of this secret. Raises Unauthorized, or StoreUnavailable if the token cannot be checked."""
         digest = self._digests.get(secret) or self._digest(secret)
         if self._dev:
             return Token(pool, namespace, digest)
@@ -228,7 +228,7 @@ class Tokens:
         return secret
 
     async def delete(self, token: Token) -> None:
-        """Revoke: refused here at once, and by every other process within a second."""
+        """Revoke: refused here immediately, and by every other process within a second."""
         await self._registry().delete(KIND, token.key)
         self._decoded.pop(token.key, None)
         await self._registry_copy.refresh()

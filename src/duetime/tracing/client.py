@@ -47,7 +47,7 @@ class SyncTraced:
                     return self._inner.send(again(carried))
             case Settling(verb, leased) if leased:
                 with self._tracing.settling(verb, leased):
-                    # Without `run_blocking`, which may also lease a job: no span would tell of it.
+                    # Without `run_blocking`, which may also lease a job: no span would show it.
                     return self._inner.send(msgspec.structs.replace(call, run_blocking=None))
             case Reserving():
                 began_ns = now_ns()

@@ -260,7 +260,7 @@ _PRIORITIES: Mapping[str, Priority] = {priority.name.lower(): priority for prior
 
 
 def new_job(job: JobIn, make_id: Callable[[], str]) -> NewJob:
-    """The kernel's job; raises InvalidRequest or InvalidTime for what does not fit together."""
+    """The job for the engine; raises InvalidRequest or InvalidTime for what does not fit together."""
     if job.delay is not UNSET and job.due_at is not UNSET:
         raise InvalidRequest.not_both("delay", "due_at")
     return NewJob(

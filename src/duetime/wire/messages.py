@@ -49,7 +49,7 @@ MAX_ATTEMPT = 2**32 - 1
 MAX_CAP = 2**53 - 1
 """The largest whole number that every JSON reader keeps exactly."""
 
-# `extra_json_schema` is for the OpenAPI document only: what it says is checked behind the decoder, by the kernel's own
+# `extra_json_schema` is for the OpenAPI document only: what it says is checked behind the decoder, by the model's own
 # rules, so that the answer has the right error code and a batch can refuse one job instead of all.
 DurationIn = Annotated[
     int | float | str,
@@ -229,7 +229,7 @@ class JoinsIn(Struct, forbid_unknown_fields=True):
 
 
 class JoinsOut(Struct):
-    """`joins` is how many joins have seen at least so many finishes now."""
+    """`joins` is the number of joins whose counts are now at least those given."""
 
     joins: int
 
@@ -360,7 +360,7 @@ class JobOut(Struct, omit_defaults=True):
 class JobsOut(Struct, omit_defaults=True):
     """One entry per id, each once, in the order asked for; null where there is none.
 
-    `left_out` are ids that were not looked at, because the answer ends at 500 jobs or 4 MiB: ask for them again.
+    `left_out` are ids that were not processed, because the answer ends at 500 jobs or 4 MiB: ask for them again.
     """
 
     jobs: list[JobOut | None]
@@ -372,7 +372,7 @@ class PageOut(Struct, omit_defaults=True):
     cursor: str | None = None
 
 
-# Not the kernel's Counts, whose fields all have a default: the wire shows every count, also those that are zero.
+# Not `model.job.Counts`, whose fields all have a default: the wire shows every count, also those that are zero.
 class CountsOut(Struct, omit_defaults=True):
     delayed: int
     ready: int

@@ -16,7 +16,7 @@ TICKS = "duetime.recurring"
 RESTARTS = "restarts"
 """The counter whose change has every worker of a namespace exit."""
 PAUSED_TASKS = "paused-tasks"
-"""The counter of the tasks whose jobs no worker of a namespace begins; each has a counter of its own beside it."""
+"""The counter of the tasks whose jobs no worker of a namespace begins; each has a counter of its own as well."""
 UNKNOWN_TASKS = "unknown-tasks"
 """The counter of deliveries to workers that do not know the task; next to it is a counter for each queue and task."""
 UNKNOWN_LIFE_MS = 600_000
@@ -99,7 +99,7 @@ def read(body: bytes) -> Payload:
 
 
 def write(payload: Payload, extra: dict[str, Any] | None = None) -> bytes:
-    """The name and the arguments stand first, where a preview of the body shows them."""
+    """The name and the arguments come first, where a preview of the body shows them."""
     text = msgspec.json.encode(payload)
     if not extra:
         return text

@@ -2,7 +2,7 @@
 
 `LmstfyApp` serves the API listener, `LmstfyAdmin` the admin listener; both are ASGI applications and
 share `LmstfyParts`.
-What differs from lmstfy, and why, stands in docs/lmstfy.md.
+docs/lmstfy.md describes the differences from lmstfy, and the reasons.
 """
 
 from duetime.protocols.lmstfy.admin import LmstfyAdmin

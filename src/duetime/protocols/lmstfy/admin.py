@@ -277,7 +277,7 @@ async def info(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
 
 
 async def version(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
-    # lmstfy tells where its binary comes from; a Python package has only its version.
+    # lmstfy reports the commit of its binary; a Python package has only its version.
     return LmstfyAnswer(200, to_pretty_json({"build_commit": "", "build_date": "", "version": __version__}))
 
 

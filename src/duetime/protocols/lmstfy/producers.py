@@ -170,7 +170,7 @@ def read_version(call: LmstfyCall) -> Versioned:
 
 
 def split_array(text: bytes) -> list[bytes]:
-    """The elements of a JSON array, byte for byte as they stand there; `null` is an empty one."""
+    """The elements of a JSON array, byte for byte; `null` is an empty one."""
     try:
         return [bytes(element) for element in _Elements.decode(text) or ()]
     except (msgspec.DecodeError, RecursionError):

@@ -1,8 +1,8 @@
 """What the two lmstfy listeners share: answers, refusals, names, numbers and ids, with lmstfy's texts and spellings.
 
-lmstfy's clients compare texts, so answers look as its server writes them: keys in alphabetical order, `<`, `>` and `&`
-escaped, no newline at the end. Numbers are unsigned decimals: no sign, no blanks, and a parameter that is there must
-not be empty. Ids are ULIDs whose last four bytes are the delay; a leading `1` marks version 1.
+lmstfy's clients compare texts, so answers are formatted as its server formats them: keys in alphabetical order, `<`,
+`>` and `&` escaped, no newline at the end. Numbers are unsigned decimals: no sign, no blanks, and a parameter that is
+there must not be empty. Ids are ULIDs whose last four bytes are the delay; a leading `1` marks version 1.
 """
 
 import logging
@@ -62,7 +62,7 @@ class Refused(Exception):
 
 
 def to_json(value: Any) -> bytes:
-    # JSON gives these bytes no meaning outside of strings, so every one of them stands in a string.
+    # JSON gives these bytes no meaning outside of strings, so each of them is part of a string.
     return _ESCAPED.sub(lambda found: _ESCAPES[found.group()], msgspec.json.encode(value, order="sorted"))
 
 

@@ -208,13 +208,13 @@ class V1App:
         except BaseException as error:
             if reply.undo is not None:
                 await reply.undo()
-            if reply.settle is not None:
-                await _settle(reply.settle, False)
+            if reply.on_delivery is not None:
+                await _report_delivery(reply.on_delivery, False)
             if not isinstance(error, OSError):
                 raise
         else:
-            if reply.settle is not None:
-                await _follow_up(scope, reply.settle)
+            if reply.on_delivery is not None:
+                await _follow_up(scope, reply.on_delivery)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Reply:
         key = (scope["method"], scope.get("raw_path") or quote(scope["path"]).encode())
@@ -288,21 +288,21 @@ class V1App:
         await send_answer(scope, send, reply.status, shared, content, (*reply.headers, *name_header))
 
 
-async def _follow_up(scope: Scope, settle: Callable[[bool], Awaitable[None]]) -> None:
+async def _follow_up(scope: Scope, on_delivery: Callable[[bool], Awaitable[None]]) -> None:
     exchange = exchange_of(scope)
     if exchange is None:
-        # Another HTTP server does not tell what became of an answer.
-        await _settle(settle, True)
+        # Another HTTP server does not report whether the client received an answer.
+        await _report_delivery(on_delivery, True)
     else:
-        exchange.follow_up(lambda is_received: _settle(settle, is_received))
+        exchange.follow_up(lambda is_received: _report_delivery(on_delivery, is_received))
 
 
-async def _settle(settle: Callable[[bool], Awaitable[None]], is_received: bool) -> None:
+async def _report_delivery(on_delivery: Callable[[bool], Awaitable[None]], is_received: bool) -> None:
     """The reply is written: an error can only be logged. What a reply handed over is leased, and that lease lapses."""
     try:
-        await settle(is_received)
+        await on_delivery(is_received)
     except DuetimeError as error:
-        log.warning("settle_failed", extra={"error": error.code, "received": is_received})
+        log.warning("delivery_report_failed", extra={"error": error.code, "received": is_received})
 
 
 def _schedule_path(namespace: str, name: str) -> QueuePath:

@@ -177,7 +177,7 @@ async def call(request: NativeRequest[PushIn, CallQuery]) -> Reply:
     body, body_b64 = convert.write_body(delivery.body)
     answer = AnswerOut(job.id, delivery.lease.id, body, body_b64, dict(delivery.attributes))
 
-    async def settle(is_received: bool) -> None:
+    async def on_delivery(is_received: bool) -> None:
         await request_reply.end_call(engine, delivery, is_received=is_received)
 
-    return Reply(200, answer, settle=settle)
+    return Reply(200, answer, on_delivery=on_delivery)

@@ -1,6 +1,6 @@
 """One example per endpoint, as messages, so that an example that is not valid cannot be written.
 
-`says` tells for each status of success what has happened.
+`says` describes for each status of success what has happened.
 """
 
 from collections.abc import Mapping
@@ -229,9 +229,9 @@ EXAMPLES: Mapping[str, Example] = {
         m.ResultsOut([_moved(Event.RESPAWNED, NOW)]),
         m.RespawnIn(limit=100),
     ),
-    "purge": Example({200: "so many jobs were removed"}, m.PurgedOut(3), m.PurgeIn([State.DEAD])),
+    "purge": Example({200: "the number of removed jobs"}, m.PurgedOut(3), m.PurgeIn([State.DEAD])),
     "raise_joins": Example(
-        {200: "so many joins have seen at least so many finishes now"},
+        {200: "the number of joins whose counts are now at least those given"},
         m.JoinsOut(1),
         m.JoinsIn([m.JoinCountIn("report-17~>join", 2, "31d")]),
     ),

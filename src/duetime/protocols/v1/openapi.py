@@ -127,7 +127,7 @@ def build() -> Document:
             "title": "Duetime",
             "version": __version__,
             "summary": "A delayed job queue: push a job now, have it delivered when it is due.",
-            "description": "docs/protocol.md tells the same as a story: states, replies, and what to do next.",
+            "description": "docs/protocol.md explains the same API in prose: states, replies, and what to do next.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{"bearer": []}, {"token": []}],

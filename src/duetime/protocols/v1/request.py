@@ -57,7 +57,8 @@ MAX_KEY = 200
 
 class Reply(msgspec.Struct, frozen=True):
     """`content` is sent as it is, a message as JSON. `undo` takes back what the reply would have handed over, should it
-    not reach the client. `settle` is called once, with whether the client has the reply, which shows after it was sent.
+    not reach the client. `on_delivery` is called once, with whether the client has the reply, which shows after it was
+    sent.
     """
 
     status: int
@@ -66,7 +67,7 @@ class Reply(msgspec.Struct, frozen=True):
     content: bytes = b""
     content_type: bytes = JSON
     undo: Callable[[], Awaitable[None]] | None = None
-    settle: Callable[[bool], Awaitable[None]] | None = None
+    on_delivery: Callable[[bool], Awaitable[None]] | None = None
 
 
 class QueuePath(NamedTuple):
