@@ -4,6 +4,7 @@
 pytest_plugins = [
     "tests.plugins.bytecode",
     "tests.plugins.durations",
+    "tests.plugins.garbage",
     "tests.plugins.lanes",
     "tests.plugins.http_patience",
     "tests.plugins.ports",
