@@ -114,7 +114,8 @@ def test_a_redis_that_keeps_nothing_and_one_that_does(tmp_path: Path, start_redi
     assert grades(ran)["redis.maxmemory_policy"] == "fail"
     assert grades(ran)["redis.persistence"] == "fail"
     assert (grades(ran)["redis.version"], grades(ran)["store.answers"]) == ("ok", "ok")
-    safe = start_redis(maxmemory="100mb", maxmemory_policy="noeviction", appendonly="yes", requirepass="geheim")
+    settings = {"maxmemory": "100mb", "maxmemory_policy": "noeviction", "appendonly": "yes", "appendfsync": "always"}
+    safe = start_redis(**settings, requirepass="geheim")
     ran = Shell(safe.url, tmp_path).run("doctor", "--deep", "--json")
     assert ran.code == 0
     assert {check: grade for check, grade in grades(ran).items() if grade != "ok"} == {}
@@ -170,7 +171,7 @@ SAFE_INFO: dict[str, Any] = {
     "aof_enabled": 1,
     "connected_slaves": 0,
 }
-SAFE_CONFIG: dict[str, Any] = {"maxmemory-policy": "noeviction", "appendfsync": "everysec", "save": ""}
+SAFE_CONFIG: dict[str, Any] = {"maxmemory-policy": "noeviction", "appendfsync": "always", "save": ""}
 
 
 @pytest.mark.parametrize(
@@ -183,6 +184,8 @@ SAFE_CONFIG: dict[str, Any] = {"maxmemory-policy": "noeviction", "appendfsync": 
         ("redis.memory", "warn", {"maxmemory": 0}, {}),
         ("redis.memory", "warn", {"used_memory": 85}, {}),
         ("redis.memory", "fail", {"used_memory": 96}, {}),
+        ("redis.persistence", "ok", {}, {}),
+        ("redis.persistence", "warn", {}, {"appendfsync": "everysec"}),
         ("redis.persistence", "warn", {}, {"appendfsync": "no"}),
         ("redis.persistence", "warn", {"aof_enabled": 0}, {"save": "3600 1"}),
         ("redis.persistence", "fail", {"aof_enabled": 0}, {}),

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from duetime.cli import doctor_mysql
+from duetime.cli.doctor_checks import judge
 from tests.e2e.shell import Ran, Shell
 from tests.plugins.mysql_server import MysqlServer, find_program
 from tests.plugins.until import until
@@ -98,6 +99,14 @@ def test_the_doctor_looks_and_makes_nothing(fresh_url: str, mysql_server: MysqlS
     # The server of the tests runs without syncs.
     assert "innodb_flush_log_at_trx_commit = 1" in findings(ran, "warn")["mysql.durability"]["fix"]
     assert findings(ran, "fail") == {}
+    assert "mysql.galera" not in {**findings(ran, "ok"), **findings(ran, "warn")}
+
+
+@pytest.mark.parametrize(("nodes", "grade"), [(0, None), (1, "warn"), (3, "warn")])
+def test_a_node_of_a_galera_cluster_is_named(nodes: int, grade: str | None) -> None:
+    found = list(judge([doctor_mysql.GALERA], {"galera_nodes": nodes}))
+    assert [one.grade for one in found] == ([grade] if grade else [])
+    assert all(f"cluster of {nodes}" in one.what and one.why and one.fix for one in found)
 
 
 def test_grants_are_named_one_by_one_until_all_is_fine(

@@ -55,7 +55,17 @@ KEEPS_VERSIONS = "while it is open no old version of a row can be removed, and q
 NO_START = "no server can start until this is granted, or another user runs what `duetime migrate --sql` prints"
 GRANT_ALL = f"GRANT {', '.join(RIGHTS_OF_MIGRATIONS)} ON `{{database_pattern}}`.* TO {{me}}"
 
+GALERA = Check(
+    "mysql.galera",
+    warn(
+        "this server is a node of a Galera cluster of {galera_nodes}",
+        when=lambda f: f["galera_nodes"],
+        why="Jepsen (2026) saw lost updates and stale reads: a job may be delivered twice, or an ack undone",
+        fix="let all programs use the same node, and set innodb_flush_log_at_trx_commit = 1 on every node",
+    ),
+)
 SERVER = (
+    GALERA,
     Check(
         "mysql.version",
         fail(
@@ -208,6 +218,9 @@ def examine_mysql(url: str) -> Generator[Finding, None, bool]:
 def _server_facts(cursor: Any, errors: type[Exception]) -> Facts:
     [facts] = _select(cursor, _FACTS)
     [threads] = _select(cursor, "SHOW GLOBAL STATUS LIKE 'Threads_connected'")
+    wsrep = {
+        row["Variable_name"]: row["Value"] for row in _select(cursor, "SHOW GLOBAL STATUS LIKE 'wsrep_cluster_size'")
+    }
     kind = "MariaDB" if "MariaDB" in facts["version"] else "MySQL"
     largest = facts["packet_bytes"] // 2 - 65_536
     return {
@@ -218,6 +231,7 @@ def _server_facts(cursor: Any, errors: type[Exception]) -> Facts:
         "largest_bytes": largest,
         "largest": size(max(0, largest)),
         "used": int(threads["Value"]),
+        "galera_nodes": int(wsrep.get("wsrep_cluster_size", 0)),
         "twice_allowed": facts["allowed"] * 2,
         "me": _user(cursor),
         "long_s": LONG_S,

@@ -98,9 +98,11 @@ CHECKS = (
             "{name} has an append-only file, appendfsync always: a crash loses nothing",
             when=lambda f: f["aof_enabled"] and f["appendfsync"] == "always",
         ),
-        ok(
-            "{name} has an append-only file, appendfsync {appendfsync}: a crash loses at most the last second or two",
+        warn(
+            "{name} has an append-only file, appendfsync {appendfsync}",
             when=lambda f: f["aof_enabled"],
+            why="a crash undoes the last second or two; the journal can refill it, acks are done again",
+            fix="CONFIG SET appendfsync always, or accept that: `duetime pipeline reconcile` puts lost jobs back",
         ),
         warn(
             "{name} has no append-only file, only snapshots{if_any}",
