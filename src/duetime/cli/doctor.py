@@ -173,7 +173,7 @@ def _can_bind(host: str, port: int) -> bool:
 
 
 def _is_duetime(host: str, port: int) -> bool:
-    host = "127.0.0.1" if host in ("0.0.0.0", "") else host
+    host = "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104 - a name is only compared
     shown = f"[{host}]" if ":" in host else host
     try:
         answer = httpx.get(f"http://{shown}:{port}/healthz", timeout=PROBE_S)

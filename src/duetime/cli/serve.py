@@ -117,7 +117,8 @@ def _facts(started: "Started") -> list[tuple[str, str]]:
     journal = options_of(started.settings)
     stores = [("store" if name == DEFAULT_POOL else f"pool {name}", mask(url)) for name, url in pools.items()]
     local, admin = (
-        started.addresses[name].replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]") for name in ("API", "admin")
+        started.addresses[name].replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")  # noqa: S104 - shown, not bound
+        for name in ("API", "admin")
     )
     return [
         ("console", f"{admin}/console/"),

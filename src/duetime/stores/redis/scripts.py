@@ -48,7 +48,7 @@ def sources() -> Mapping[str, str]:
 @cache
 def hashes() -> Mapping[str, str]:
     """The name by which Redis knows each script."""
-    return {name: sha1(text.encode()).hexdigest() for name, text in sources().items()}
+    return {name: sha1(text.encode(), usedforsecurity=False).hexdigest() for name, text in sources().items()}
 
 
 class Scripts:
