@@ -69,3 +69,16 @@ async def test_a_search_is_stopped_and_seen_by_nobody_else(boss: Visitor, client
         assert other.get("search", run=run_id).status_code == 404
     boss.post("do/remove-user", name="otto")
     client.queue(name).purge()
+
+
+async def test_a_job_is_looked_up_by_its_topic_and_id(boss: Visitor, remote: duetime.Client) -> None:
+    """As on php-delayqueue's admin site. The same id is in two queues."""
+    name = f"topic.{uuid.uuid4().hex[:8]}"
+    for queue in (name, f"{name}.other"):
+        remote.queue(queue).push("x", id="17")
+    for wanted in (f"{name} 17", f"default/{name}  17"):
+        answer = boss.get("search", q=wanted)
+        assert (answer.url.path, answer.url.params["queue"]) == ("/console/job", name)
+    remote.queue(name).take("1m").ack()
+    await until(lambda: boss.get("search", q=f"{name} 17").url.path == "/console/job")  # finished
+    assert boss.get("search", q=f"{name} 18").url.path == "/console/search"

@@ -13,7 +13,7 @@ from duetime.console.visit import Visit, job_link, link, queue_link
 from duetime.model.errors import DuetimeError, InvalidRequest, NotFound
 from duetime.model.ids import IdMaker
 from duetime.model.job import Job, State
-from duetime.model.names import check_id
+from duetime.model.names import Queue, check_id
 
 MOST_ASKED = 300
 """How many queues are asked for an id before the page is shown; the text search of all jobs finds ids, too."""
@@ -35,6 +35,8 @@ async def search(visit: Visit) -> Response:
         raise InvalidRequest(f"text to search for must have at most {LONGEST} characters")
     if not wanted:
         return visit.page("search.html", q="", found=[], old=[], queues=[], topics=[], run=None)
+    if place := await _in_queue(visit, wanted):
+        return visit.go(place)
     found = await _by_id(visit, wanted) if _is_id(wanted) else []
     journaled, _ = await find_ids(visit.parts.settings, wanted)
     old = [one for one in journaled if visit.session.sees(one.pool, one.queue.namespace)]
@@ -49,6 +51,25 @@ async def search(visit: Visit) -> Response:
     if not found and not exact:
         run = await _start(visit, wanted)
     return visit.page("search.html", q=wanted, found=found, old=old, queues=queues, topics=topics, run=run)
+
+
+async def _in_queue(visit: Visit, wanted: str) -> str:
+    """The page of a job that is given by its topic or queue and its id: `order.paid 17`, `shop/order.paid 17`."""
+    name, _, job_id = wanted.partition(" ")
+    if not _is_id(job_id.strip()):
+        return ""
+    listed, _ = await visit.parts.live.looks.names()
+    for pool, queue in listed:
+        if name in (queue.name, str(queue)) and visit.sees(pool, queue.namespace):
+            [job] = await visit.parts.pools.engine(pool).store.get(queue, [job_id.strip()])
+            if job is not None or await _was_there(visit, pool, queue, job_id.strip()):
+                return job_link(pool, queue, job_id.strip())
+    return ""
+
+
+async def _was_there(visit: Visit, pool: str, queue: Queue, job_id: str) -> bool:
+    found, _ = await find_ids(visit.parts.settings, job_id)
+    return any((one.pool, one.queue, one.id) == (pool, queue, job_id) for one in found)
 
 
 def _is_id(text: str) -> bool:
