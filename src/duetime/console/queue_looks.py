@@ -30,6 +30,10 @@ NEVER = -1e9
 BUSIEST = 8
 
 
+INTERNAL = "duetime."
+"""Queues whose names begin so are Duetime's own."""
+
+
 class LiveQueue(NamedTuple):
     """A queue as its store described it. `head` is when its earliest waiting job is or was due."""
 
@@ -37,6 +41,10 @@ class LiveQueue(NamedTuple):
     queue: Queue
     counts: Counts
     head: int | None
+
+    @property
+    def is_internal(self) -> bool:
+        return self.queue.name.startswith(INTERNAL)
 
     @property
     def late_ms(self) -> int:
@@ -68,7 +76,9 @@ class QueueLook(NamedTuple):
 
 
 class LookSums(NamedTuple):
-    """All queues of a look together; `busiest` has those with the most ready, leased and dead jobs."""
+    """All queues of a look together; `busiest` has those with the most ready, leased and dead jobs, without internal
+    ones.
+    """
 
     counts: Counts
     queues: int
@@ -195,7 +205,11 @@ class QueueLooks:
                 Counts(**{name: sum(getattr(line.counts, name) for line in lines) for name in states}),
                 len(lines),
                 max(lines, key=lambda line: line.late_ms, default=None),
-                heapq.nlargest(BUSIEST, lines, lambda one: one.counts.ready + one.counts.leased + one.counts.dead),
+                heapq.nlargest(
+                    BUSIEST,
+                    (line for line in lines if not line.is_internal),
+                    lambda one: one.counts.ready + one.counts.leased + one.counts.dead,
+                ),
             )
             self._sums = {key: one for key, one in self._sums.items() if one[0] == look.at}
             known = self._sums[pool, namespace] = look.at, sums

@@ -34,6 +34,7 @@ from duetime.console.searches import TextSearches
 from duetime.console.sessions import Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
 from duetime.engine.engine import Engine
+from duetime.engine.schedules import SCHEDULES
 from duetime.model import humanise
 from duetime.model.clock import MAX_INSTANT, rfc3339, time_zone
 from duetime.model.errors import Forbidden, InvalidTime, NotFound
@@ -313,7 +314,7 @@ class Visit:
     def spaces(self) -> list[tuple[str, str]]:
         """The namespaces that the visitor can choose between."""
         lines = self.parts.live.looks.last.lines
-        found = {(line.pool, line.queue.namespace) for line in lines}
+        found = {(line.pool, line.queue.namespace) for line in lines if line.queue != SCHEDULES}
         if self.scope[1]:
             found.add(self.scope)
         return sorted(one for one in found if self.session.sees(*one))[:MOST_SPACES]

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from duetime.console.forms import FormReader, FormRefused, whole_number
 from duetime.console.users import Role
 from duetime.console.visit import Visit, link
+from duetime.engine.schedules import SCHEDULES
 from duetime.model.errors import InvalidRequest, NotFound
 from duetime.model.names import check_namespace
 from duetime.model.priority_shares import read_ratio
@@ -28,7 +29,7 @@ async def _page(visit: Visit, secret: str = "") -> Response:
     parts = visit.parts
     limits = {token.key: limit for token, limit in await parts.limits.list_limits(refresh=True)}
     look = await parts.live.looks.look()
-    queues = Counter((line.pool, line.queue.namespace) for line in look.lines)
+    queues = Counter((line.pool, line.queue.namespace) for line in look.lines if line.queue != SCHEDULES)
     tokens = await _tokens(visit)
     held = Counter((token.pool, token.namespace) for token in tokens)
     return visit.page(

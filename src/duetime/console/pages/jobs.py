@@ -243,7 +243,8 @@ async def _list_all(visit: Visit) -> Response:
     state = State(chosen([str(one) for one in ALL_TABS], visit.query.get("state", "")))
     look = await visit.parts.live.looks.look_for_page(is_partial=visit.is_partial)
     counts = visit.parts.live.looks.sums(look, *visit.scope, visit.sees).counts
-    lines = [line for line in look.lines if getattr(line.counts, state) and visit.sees(line.pool, line.queue.namespace)]
+    seen = (line for line in look.lines if visit.sees(line.pool, line.queue.namespace) and not line.is_internal)
+    lines = [line for line in seen if getattr(line.counts, state)]
     found = await _next_jobs(visit, state, lines)
     return visit.page(
         "all_jobs.html",

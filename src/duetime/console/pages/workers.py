@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from duetime.console.pages.jobs import preview
 from duetime.console.visit import Visit
+from duetime.engine.schedules import SCHEDULES
 from duetime.model.job import Job, State
 from duetime.model.names import Queue, check_namespace
 from duetime.wire.payload import PAUSES, RESTARTS, UNKNOWN_TASKS, counter_name
@@ -47,7 +48,7 @@ async def show_workers(visit: Visit) -> Response:
         running += [(line.pool, job, preview(job)) for job in page.jobs]
     since = await visit.parts.live.running_s([(pool, job) for pool, job, _ in running]) if running else []
     everything = not visit.session.namespace
-    spaces = sorted({(one.pool, one.queue.namespace) for one in lines})
+    spaces = sorted({(one.pool, one.queue.namespace) for one in lines if one.queue != SCHEDULES})
     workers = await _workers(visit, spaces)
     return visit.page(
         "workers.html",
