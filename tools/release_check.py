@@ -5,8 +5,8 @@
 1. The version, the tag and the changelog agree.
 2. A clean copy of what is committed builds: first the source distribution, then the wheel out of that, without Node.
 3. `twine check`, and what must be in the wheel: console assets, licence, bill of materials.
-4. Empty environments: the SDK alone without the packages of the command line, the base, and the extra `server`. Each is
-   used: push and pop on SQLite, `duetime init`, a server, a job over HTTP, the console, a worker.
+4. Empty environments: the base, which is the SDK, and the extras `cli` and `server`. Each is used: push and pop on SQLite,
+   `duetime init`, a server, a job over HTTP, the console, a worker.
 
 Prints the sizes and the number of packages of each environment. Needs the environment of requirements/release.lock.
 """
@@ -27,8 +27,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SDK_PACKAGES = ("certifi", "cronsim", "httpx", "msgspec", "sniffio")
-"""The dependencies of the SDK; the others belong to the command line."""
 SDK_MB = 15
 WITHIN_S = 600
 
@@ -127,12 +125,11 @@ def check_contents(wheel: Path, version: str) -> None:
     say(f"twine and contents are fine; the bill of materials names {len(bill['components'])} packages")
 
 
-def environment(folder: Path, *requirements: str, deps: bool = True) -> Path:
+def environment(folder: Path, requirement: str) -> Path:
     python = folder / "bin" / "python"
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
-    if not python.exists():
-        run(uv, "venv", "--quiet", "--python", sys.executable, folder)
-    run(uv, "pip", "install", "--quiet", "--python", python, *([] if deps else ["--no-deps"]), *requirements)
+    run(uv, "venv", "--quiet", "--python", sys.executable, folder)
+    run(uv, "pip", "install", "--quiet", "--python", python, requirement)
     return python
 
 
@@ -168,17 +165,14 @@ def server(python: Path, folder: Path) -> Iterator[dict[str, str]]:
 def try_out(folder: Path, wheel: Path) -> None:
     work = folder / "work"
     work.mkdir()
-    sdk = environment(folder / "sdk", str(wheel), deps=False)
-    environment(folder / "sdk", *SDK_PACKAGES)
-    if report("SDK without the command line", folder / "sdk") > SDK_MB:
+    sdk = environment(folder / "sdk", str(wheel))
+    if report("base, which is the SDK", folder / "sdk") > SDK_MB:
         sys.exit(f"release-check: the SDK alone must have at most {SDK_MB} MB")
     run(sdk, "-c", USE, cwd=work, PYTHONDONTWRITEBYTECODE="1")
 
-    base = environment(folder / "base", str(wheel))
-    report("base", folder / "base")
-    (work / "jobs.db").unlink()
-    run(base, "-c", USE, cwd=work, PYTHONDONTWRITEBYTECODE="1")
-    run(base.with_name("duetime"), "init", "shop", cwd=work)
+    commands = environment(folder / "cli", f"{wheel}[cli]")
+    report("cli", folder / "cli")
+    run(commands.with_name("duetime"), "init", "shop", cwd=work)
 
     full = environment(folder / "server", f"{wheel}[server]")
     report("server", folder / "server")
@@ -187,8 +181,8 @@ def try_out(folder: Path, wheel: Path) -> None:
         with urllib.request.urlopen(facts["console"], timeout=60) as page:
             assert b"htmx.min.js" in page.read()
         shop = {"cwd": work / "shop", "DUETIME_URL": facts["API"]}
-        run(base, "jobs.py", "10ms", **shop)
-        out = run(base.with_name("duetime"), "work", "jobs:app", "--max-jobs", "1", **shop)
+        run(sdk, "jobs.py", "10ms", **shop)
+        out = run(commands.with_name("duetime"), "work", "jobs:app", "--max-jobs", "1", **shop)
         assert "hello ann" in out, out
     say("install, server, first job, console and worker are fine")
 

@@ -23,6 +23,16 @@ def test_the_installed_program_works_and_tells_by_its_exit_code(shell: Shell) ->
     assert refused.err == "duetime: there is no job 'other' in default/mail\n"
 
 
+def test_without_the_extra_it_says_what_to_install() -> None:
+    """As after `pip install duetime`, which is the SDK alone."""
+    without = (
+        "import sys; sys.modules['typer'] = None; sys.argv = ['duetime', 'top']; import duetime.cli.main as m; m.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "duetime: commands need the package typer: pip install 'duetime[cli]'\n"
+
+
 @pytest.mark.parametrize(
     ("code", "word", "arguments"),
     [

@@ -64,3 +64,20 @@ def test_links_of_policies_lead_somewhere(name: str) -> None:
     page = ROOT / name
     links = [link for link in re.findall(r"\]\(([^)#]+)", page.read_text()) if not link.startswith("https://")]
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_dependency_has_its_purpose() -> None:
+    table = _page("docs/install.md").partition("## What each dependency is for")[2]
+    said: set[tuple[str, str]] = set()
+    for names, extra in re.findall(r"^\| ([a-z0-9, -]+) \| (\w*) ?\|", table, re.MULTILINE):
+        said |= {(name, extra) for name in names.split(", ") if name != "dependency"}
+    extras = PROJECT["optional-dependencies"]
+    lists = {"": PROJECT["dependencies"], "cli": extras["cli"], "server": extras["server"]}
+    wanted = {(re.split(r"[\[<>=; ]", one)[0], extra) for extra, several in lists.items() for one in several}
+    assert said == wanted - {("duetime", "server")}
+
+
+def test_every_extra_is_described() -> None:
+    page = _page("docs/install.md")
+    extras = PROJECT["optional-dependencies"].keys() - {"test", "dev"}
+    assert [extra for extra in extras if f"`{extra}`" not in page and f"[{extra}]`" not in page] == []

@@ -17,11 +17,19 @@ import sys
 
 from duetime import __version__
 
+PACKAGES = ("rich", "typer")
+"""The extra `cli`."""
+
 
 def main() -> None:
     if sys.argv[1:] in (["version"], ["--version"]):
         sys.stdout.write(f"{__version__}\n")
         return
-    from duetime.cli.program import run  # noqa: PLC0415 (it takes ten times as long as what is above)
-
+    try:
+        from duetime.cli.program import run  # noqa: PLC0415 (it takes ten times as long as what is above)
+    except ModuleNotFoundError as missing:
+        if missing.name not in PACKAGES:
+            raise
+        sys.stderr.write(f"duetime: commands need the package {missing.name}: pip install 'duetime[cli]'\n")
+        sys.exit(2)
     run()
