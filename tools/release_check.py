@@ -5,8 +5,8 @@
 1. The version, the tag and the changelog agree.
 2. A clean copy of what is committed builds: first the source distribution, then the wheel out of that, without Node.
 3. `twine check`, and what must be in the wheel: console assets, licence, bill of materials.
-4. Empty environments: the base, which is the SDK, and the extras `cli` and `server`. Each is used: push and pop on SQLite,
-   `duetime init`, a server, a job over HTTP, the console, a worker.
+4. Empty environments: the base, which is the SDK, and the extras `cli` and `server`. Each is used: push and pop on
+   SQLite, `duetime init`, a server, a job over HTTP, the console, a worker.
 
 Prints the sizes and the number of packages of each environment. Needs the environment of requirements/release.lock.
 """
