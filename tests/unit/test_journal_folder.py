@@ -29,7 +29,7 @@ def test_a_name_with_a_colon_is_a_name(text: str) -> None:
 
 @pytest.mark.parametrize("text", ELSEWHERE)
 def test_another_file_system_is_refused(text: str) -> None:
-    with pytest.raises(InvalidSettings, match=f"{text}: a journal is written to a folder of this machine"):
+    with pytest.raises(InvalidSettings, match=f"journal must be a folder of this machine, got {text}"):
         options_of(load(flags={"journal": text}, environment={}, file={}))
     with pytest.raises(InvalidSettings, match="journal_ship_to"):
         embedded_options("redis://x", text, {})

@@ -209,7 +209,9 @@ class Engine:
         of the store; it raises StoreUnavailable if it finds the store down at first, or still down at its end.
         """
         if not queues or not 1 <= limit <= STEP_JOBS:
-            raise InvalidRequest(f"reserve takes at least one queue and a limit of 1 to {STEP_JOBS}")
+            raise InvalidRequest(
+                f"reserve must have at least one queue and a limit of 1 to {STEP_JOBS}, got {len(queues)} and {limit}"
+            )
         check_ttr(ttr_ms)
         if wait_ms <= 0:
             return await self._try_reserve(queues, limit, ttr_ms)

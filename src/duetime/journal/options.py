@@ -59,7 +59,7 @@ class JournalOptions:
     def __post_init__(self) -> None:
         if self.instance and not _INSTANCE.fullmatch(self.instance):
             raise InvalidSettings(
-                f"an instance's name may hold ASCII letters, digits, '-', '_' and '.': {self.instance!r}"
+                f"name of an instance must have only ASCII letters, digits, '-', '_' and '.', got {self.instance!r}"
             )
 
 
@@ -101,7 +101,7 @@ def local_folder(text: str) -> Path:
     """
     if URI.match(text) and not text.startswith("file:"):
         raise InvalidSettings(
-            f"{text}: a journal is written to a folder of this machine; journal_ship_to copies it to other places"
+            f"journal must be a folder of this machine, got {text}: journal_ship_to copies it to other places"
         )
     return Path("/" + text.removeprefix("file:").lstrip("/") if text.startswith("file:") else text).absolute()
 

@@ -390,7 +390,7 @@ class NodeFiles:
         hidden.mkdir(0o700)
         lock = Lock.acquire(hidden, create=True)
         if lock is None:
-            raise OSError(f"{hidden} is held by somebody else")
+            raise OSError(f"{hidden} is locked by another process")
         node = hidden.rename(journal / name)
         if durable:
             sync_folder(journal)

@@ -52,9 +52,9 @@ class PushMessage(Struct):
         job_id, topic = not_empty("id", self.id), not_empty("topic", self.topic)
         push = PushMessage(topic, job_id, self.delay, self.ttr, self.body.strip())
         if not 1 <= push.delay <= MAX_DELAY_S:
-            raise InvalidRequest(f"delay is 1 to {MAX_DELAY_S} seconds")
+            raise InvalidRequest(f"delay must be 1 to {MAX_DELAY_S} seconds")
         if not 1 <= push.ttr <= MAX_TTR_S:
-            raise InvalidRequest(f"ttr is 1 to {MAX_TTR_S} seconds")
+            raise InvalidRequest(f"ttr must be 1 to {MAX_TTR_S} seconds")
         check_id(push.id)
         check_queue(namespace, push.topic)
         return push
@@ -90,7 +90,7 @@ def parse(body: bytes, kind: type[Struct]) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the request is not what was expected: {error}") from None
+        raise InvalidRequest(f"request cannot be read: {error}") from None
 
 
 def answer(code: int, message: str, data: Popped | FoundJob | None = None) -> bytes:

@@ -111,7 +111,7 @@ class PhpAdminApp:
     async def _set_status(self, fields: PhpFields) -> None:
         status = STATUSES.get(fields.get("status", ""))
         if status is None:
-            raise InvalidRequest("status is 1 (online) or 2 (offline)")
+            raise InvalidRequest("status must be 1 (online) or 2 (offline)")
         await self._topics.set_status(await self._find_row(fields), status)
 
     async def _set_mail_server(self, fields: PhpFields) -> None:
@@ -130,7 +130,7 @@ class PhpAdminApp:
                 security="ssl" if port == 465 else known.security if known else "starttls",
             )
             if not server.host or not server.sender:
-                raise InvalidRequest("a mail server needs a host and a user")
+                raise InvalidRequest("mail server must have a host and a user")
             mail_url(server, server.sender)
             others = [address for address in old.addresses if not is_mail(address)]
             addresses = old.addresses if mails is None else (*others, *mails)
@@ -139,7 +139,7 @@ class PhpAdminApp:
         await change_settings(self._registry(), change)
 
     async def _refuse_redis(self, fields: PhpFields) -> None:
-        raise InvalidRequest("stores are settings of the server: name them in duetime.toml and send HUP")
+        raise InvalidRequest("stores cannot be changed here: name them in duetime.toml and send HUP")
 
     # --- topics by their number
 
@@ -162,7 +162,7 @@ def _number(fields: PhpFields, name: str) -> int:
     """0 for a field that is missing or empty. Raises InvalidRequest."""
     text = fields.get(name, "").strip() or "0"
     if not text.isascii() or not text.isdigit() or len(text) > 12:
-        raise InvalidRequest(f"{name}: {text[:40]!r} is not a number")
+        raise InvalidRequest(f"{name} must be a number, got {text[:40]!r}")
     return int(text)
 
 
@@ -193,7 +193,7 @@ def _topic_values(fields: PhpFields) -> dict[str, Any]:
 def _choice(fields: PhpFields, name: str, choices: Mapping[str, Any]) -> Any:
     given = fields[name].strip().upper()
     if given not in choices:
-        raise InvalidRequest(f"{name}: {given[:40]!r} is none of {', '.join(choices)}")
+        raise InvalidRequest(f"{name} must be one of {', '.join(choices)}, got {given[:40]!r}")
     return choices[given]
 
 
@@ -210,5 +210,5 @@ def _mails(fields: PhpFields) -> list[str] | None:
     mails = text.replace(",", " ").split()
     for mail in mails:
         if not is_mail(mail):
-            raise InvalidRequest(f"not a mail address: {mail[:80]!r}")
+            raise InvalidRequest(f"mail address must have the form name@host, got {mail[:80]!r}")
     return mails

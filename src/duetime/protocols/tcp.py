@@ -122,7 +122,7 @@ class Commands:
     async def _add(self, address: TopicAddress, job_id: str, request: dict[str, Any]) -> dict[str, Any]:
         fix_time = request.get("fix_time") or ""
         if not isinstance(fix_time, str):
-            raise InvalidRequest("fix_time is text")
+            raise InvalidRequest("fix_time must be text")
         moved = await self._topic_jobs.add(address, job_id, _body(request.get("body")), fix_time=fix_time)
         return reply(moved.event is not Event.REPLACED or not self._rules.update_fails)
 
@@ -140,7 +140,7 @@ def _text(request: dict[str, Any], key: str) -> str:
     """PHP clients send numbers where they have numbers."""
     value = request.get(key)
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise InvalidRequest(f"{key} is text or a number")
+        raise InvalidRequest(f"{key} must be text or a number")
     return str(value)
 
 
@@ -156,7 +156,7 @@ def _body(value: Any) -> dict[str, Any]:
     if value == []:
         return {}
     if not isinstance(value, dict):
-        raise InvalidRequest("body is an object")
+        raise InvalidRequest("body must be an object")
     return value  # pyright: ignore[reportUnknownVariableType]  # JSON's keys are text
 
 

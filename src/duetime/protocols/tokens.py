@@ -162,7 +162,7 @@ class Tokens:
         if namespace is not None:
             (await self.check(pool, namespace, secret)).require(access)
         elif not self._dev:
-            raise Forbidden("a token is for one namespace")
+            raise Forbidden("request must name a namespace: a token is for one namespace")
         return pool
 
     def require_pool(self, pool: str) -> None:

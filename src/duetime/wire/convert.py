@@ -78,7 +78,7 @@ def read_body(value: Raw | UnsetType, b64: str | UnsetType, what: str = "body") 
         # The decoder passes over a raw value without reading its strings; JSON is UTF-8 throughout.
         text = raw.decode()
     except (msgspec.DecodeError, UnicodeError):
-        raise InvalidRequest(f"the {what} is not valid text") from None
+        raise InvalidRequest(f"{what} must be valid UTF-8 text") from None
     if not raw.startswith((b"{", b"[")):
         raise InvalidRequest(f'{what} must be text, an object or an array, got {text:.40}; as text it is "{text:.40}"')
     return raw
@@ -102,7 +102,7 @@ def _unbase64(text: str, what: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidRequest(f"{what}_b64 is not base64") from None
+        raise InvalidRequest(f"{what}_b64 must be base64") from None
 
 
 # --- to the wire
@@ -281,7 +281,7 @@ def mark(message: MarkIn) -> Mark:
     try:
         digest = bytes.fromhex(message.digest)
     except ValueError:
-        raise InvalidRequest("the digest of a mark is hex") from None
+        raise InvalidRequest("digest of a mark must be hex") from None
     return Mark(message.name, digest, duration_ms(message.life))
 
 

@@ -51,7 +51,7 @@ async def add_to_counter(request: NativeRequest[CountIn, None]) -> Reply:
     counter = await registry.increment(name, 0)
     if message.by:
         if abs(counter.value + message.by) > MAX_CAP:
-            raise InvalidRequest(f"a counter stays between -{MAX_CAP} and {MAX_CAP}")
+            raise InvalidRequest(f"counter must stay between -{MAX_CAP} and {MAX_CAP}")
         if Access.ADMIN not in request.scopes:
             await _check_counting(request, counter.value, life_ms)
         counter = await registry.increment(name, message.by, life_ms=life_ms)
@@ -60,7 +60,9 @@ async def add_to_counter(request: NativeRequest[CountIn, None]) -> Reply:
 
 async def _check_counting(request: NativeRequest[CountIn, None], value: int, life_ms: int) -> None:
     if request.message.name == RESTARTS or not 0 < life_ms <= DAY_MS:
-        raise Forbidden("without the scope admin a counter has a life of at most a day, and workers are not restarted")
+        raise Forbidden(
+            "token must have the scope admin for counters that live longer than a day, and to restart workers"
+        )
     if value:
         return
     # What is bounded is how many there are at a time; the many short ones of rate limits are bounded on their own.

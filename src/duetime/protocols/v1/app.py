@@ -154,7 +154,7 @@ def _decode_name(part: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise InvalidRequest("the path is not UTF-8") from None
+        raise InvalidRequest("path must be UTF-8") from None
 
 
 @dataclass(frozen=True)
@@ -333,13 +333,13 @@ def _read_query(raw: bytes, kind: type[msgspec.Struct] | None) -> Any:
     try:
         pairs = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=MAX_PARAMETERS, errors="strict")
     except ValueError:
-        raise InvalidRequest("the query is not readable, or has too many parameters") from None
+        raise InvalidRequest("query cannot be read, or has too many parameters") from None
     given = dict(pairs)
     if len(given) < len(pairs):
-        raise InvalidRequest("a query parameter is given twice")
+        raise InvalidRequest("query parameter must not be given twice")
     if kind is None:
         if given:
-            raise InvalidRequest(f"this address takes no query parameters: {', '.join(sorted(given))}")
+            raise InvalidRequest(f"path must have no query parameters, got {', '.join(sorted(given))}")
         return None
     try:
         return msgspec.convert(given, kind, strict=False)

@@ -95,7 +95,7 @@ class ReserveOperation(V1Operation[ReserveIn]):
 def wait_of(wait: DurationIn) -> int:
     wait_ms = duration_ms(wait)
     if wait_ms > MAX_WAIT_MS:
-        raise InvalidTime(f"a request waits at most {MAX_WAIT_MS // 1000} s; ask again to wait longer")
+        raise InvalidTime(f"wait must be at most {MAX_WAIT_MS // 1000} s: send the request again to wait longer")
     return wait_ms
 
 
@@ -107,7 +107,7 @@ async def ack(request: NativeRequest[AckIn, None]) -> Reply:
 
 def _leases(queue: Queue, message: AckIn) -> list[Lease]:
     if (message.lease is UNSET) == (message.leases is UNSET):
-        raise InvalidRequest("give lease or leases")
+        raise InvalidRequest("request must have lease or leases, and not both")
     refs = [message.lease] if message.lease is not UNSET else message.leases or []
     return [convert.lease(queue, ref) for ref in refs]
 
@@ -127,7 +127,7 @@ class AckOperation(V1Operation[AckIn]):
 async def finish(request: NativeRequest[FinishesIn, None]) -> Reply:
     finishes = [convert.finish(request.queue, one, request.make_id) for one in request.message.finishes]
     if Access.WRITE not in request.scopes and any(one.then or one.join for one in finishes):
-        raise Forbidden("a finish that adds jobs needs a token with the scope write")
+        raise Forbidden("token must have the scope write for a finish that adds jobs")
     answers = await request.engine.finish(finishes)
     return Reply(200, FinishesOut([convert.finished_out(answer) for answer in answers]))
 

@@ -66,7 +66,7 @@ async def push_batch(request: NativeRequest[BatchIn, None]) -> Reply:
             raise InvalidRequest.not_both("an Idempotency-Key", "a mark")
         mark = convert.mark(message.mark)
         if not mark.name.isprintable():
-            raise InvalidRequest("the name of a mark is made of printable characters")
+            raise InvalidRequest(f"name of a mark must have only printable characters, got {mark.name!r}")
     if message.atomic:
         jobs = [convert.new_job(job, request.make_id) for job in message.jobs]
         pushed = await request.engine.push(request.queue, jobs, if_exists=message.if_exists, mark=mark, made_ids=True)
@@ -117,7 +117,7 @@ def _one(request: NativeRequest[Any, None], answer: Moved | DuetimeError | None)
 def _when(message: RescheduleIn | WhenIn) -> tuple[int, int | None]:
     """(delay_ms, due_at), as the engine takes them."""
     if (message.delay is UNSET) == (message.due_at is UNSET):
-        raise InvalidRequest("give delay or due_at, one of them")
+        raise InvalidRequest("request must have delay or due_at, and not both")
     if message.due_at is not UNSET:
         return 0, instant_ms(message.due_at)
     return 0 if message.delay is UNSET else duration_ms(message.delay), None
@@ -137,7 +137,7 @@ async def _push_each(request: NativeRequest[BatchIn, None], mark: Mark | None) -
     results: dict[int, Pushed | DuetimeError] = {}
     if mark is not None:
         if len(mark.name) > MAX_NUMBERED:
-            raise InvalidRequest(f"the mark of a batch that is not atomic has at most {MAX_NUMBERED} characters")
+            raise InvalidRequest(f"mark of a batch that is not atomic must have at most {MAX_NUMBERED} characters")
         results = await _set_mark(request, jobs, mark)
     indexes = [index for index in range(len(jobs)) if index not in results]
     marks = [

@@ -146,7 +146,7 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> str:
         return ""
     key = raw.decode("latin-1")
     if not 1 <= len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
-        raise InvalidRequest(f"an Idempotency-Key is 1 to {MAX_KEY} printable ASCII characters")
+        raise InvalidRequest(f"Idempotency-Key must have 1 to {MAX_KEY} printable ASCII characters")
     return key
 
 

@@ -127,7 +127,7 @@ async def _edges(request: NativeRequest[None, DueQuery]) -> list[int]:
     if (query.edges is not UNSET) + (query.within is not UNSET) + (
         {query.start, query.end, query.buckets} != {UNSET}
     ) > 1:
-        raise InvalidRequest("give edges, or within, or from, to and buckets")
+        raise InvalidRequest("query must have edges, or within, or from, to and buckets")
     if query.edges is not UNSET:
         return _read_edges(query.edges)
     if query.within is not UNSET:
@@ -137,15 +137,15 @@ async def _edges(request: NativeRequest[None, DueQuery]) -> list[int]:
     end = start + DEFAULT_SPAN_MS if query.end is UNSET else instant_ms(query.end)
     buckets = DEFAULT_BUCKETS if query.buckets is UNSET else query.buckets
     if end - start < buckets:
-        raise InvalidRequest(f"from {start} to {end} there is no room for {buckets} buckets of a millisecond or more")
+        raise InvalidRequest(f"buckets must be at least a millisecond long, got {buckets} from {start} to {end}")
     return [start + (end - start) * step // buckets for step in range(buckets + 1)]
 
 
 def _read_edges(text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() and len(part) <= len(str(MAX_INSTANT)) for part in parts):
-        raise InvalidRequest("edges are epoch milliseconds with commas between them", path="$.edges")
+        raise InvalidRequest("edges must be epoch milliseconds with commas between them", path="$.edges")
     edges = [int(part) for part in parts]
     if not 2 <= len(edges) <= MAX_BUCKETS + 1 or not all(low < high for low, high in pairwise(edges)):
-        raise InvalidRequest(f"edges are 2 to {MAX_BUCKETS + 1} rising instants", path="$.edges")
+        raise InvalidRequest(f"edges must be 2 to {MAX_BUCKETS + 1} rising instants", path="$.edges")
     return edges
