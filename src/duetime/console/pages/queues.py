@@ -18,7 +18,7 @@ from duetime.console.pages.jobs import check_queue_exists, count_retrying
 from duetime.console.pages.overview import as_ms, day_bars, lateness_series, overdue_ms
 from duetime.console.problems import is_overdue_and_paused
 from duetime.console.queue_history import SPANS
-from duetime.console.queue_looks import INTERNAL, LiveQueue, MANY_QUEUES
+from duetime.console.queue_looks import INTERNAL, MANY_QUEUES, LiveQueue
 from duetime.console.visit import Visit, chosen, link, queue_link
 from duetime.metrics.meters import Labels
 from duetime.model.errors import InvalidRequest
