@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from duetime.model.clock import ManualClock, SystemClock
-from duetime.model.errors import DuetimeError, InvalidSettings, JobExists, StoreUnavailable
+from duetime.model.errors import DuetimeError, InvalidSettings, JobDead, JobExists, StoreUnavailable
 from duetime.model.job import Event, IfExists, Moved, State, Totals
 from duetime.stores.base import Push, Pushed, RulesChange, Store
 from duetime.stores.finishes import Finish, Finished, Join
@@ -23,6 +23,7 @@ from tests.contract.vocabulary import (
     cancel_one,
     counts,
     get_one,
+    given_dead,
     given_leased,
     job,
     mark,
@@ -145,6 +146,31 @@ async def test_rules_hold_in_both_tiers_and_a_paused_queue_is_promoted(
 
 
 # --- verbs on jobs of the other tier
+
+
+async def test_a_job_that_expired_in_cold_is_a_dead_letter_like_any_other(
+    store: TieredStore, clock: ManualClock
+) -> None:
+    """No promoter ran for days, so that these jobs died before they were in hot."""
+    await store.configure(QUEUE, RulesChange(expired_to_dead=True))
+    await push(store, *[job(name, delay="3d", ttl="4d") for name in ("a", "b", "c", "d")])
+    clock.advance("5d")
+    assert [len(moved) for moved in (await store.reap()).moved.values()] == [4]
+    await given_dead(store, "e")
+
+    page = await store.list_jobs(QUEUE, State.DEAD)
+    assert [one.id for one in page.jobs] == ["a", "b", "c", "d", "e"]
+    [refused] = await store.reschedule(QUEUE, ["a"], delay_ms=3_600_000)
+    assert isinstance(refused, JobDead)
+    cancelled = await cancel_one(store, "b")
+    assert cancelled
+    assert cancelled.event is Event.DELETED
+    assert [one.id for one in await store.respawn(QUEUE, ids=["c", "e", "b"])] == ["c", "e"]
+    assert [one.id for one in await store.respawn(QUEUE, limit=5)] == ["a", "d"]
+    assert (await counts(store)).dead == 0
+
+    await store.promoter.run_once()
+    assert sorted(await reserved_ids(store, 5)) == ["a", "c", "d", "e"]
 
 
 async def test_an_id_of_cold_does_not_follow_a_second_time(store: TieredStore) -> None:

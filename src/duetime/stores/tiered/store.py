@@ -7,7 +7,7 @@ promises for one job holds as on any store. Where both tiers are concerned, a ti
 - A push of several jobs is all or nothing in each tier, not over both. Two pushes of one id at the same moment, one due
   before the horizon and one after it, may both be accepted; then both jobs are delivered, one after the other.
 - While cold is down, pushes that are due within the horizon and all deliveries go on. Later ones are refused, or with
-  `spill` accepted into hot. Ids are then not searched in cold, and counts and totals are refused.
+  `spill` accepted into hot. Ids and dead letters are then not searched in cold, and counts and totals are refused.
 - `max_jobs` holds in each tier. A job that a full hot tier refuses waits in cold until there is room.
 - A job may be delivered again after its ack if cold did not answer for six hours after the job was copied to hot.
 - Counts may count jobs twice that are being promoted at that moment.
@@ -76,7 +76,7 @@ _Share = tuple[bool, int, Sequence[int]]
 
 
 class TieredStore(ForwardingStore):
-    """Verbs on jobs that a consumer holds, on results and on dead letters go to hot alone. `promoter` runs in the
+    """Verbs on jobs that a consumer holds and on results go to hot alone. `promoter` runs in the
     background once it is started.
     """
 
@@ -224,7 +224,7 @@ class TieredStore(ForwardingStore):
         self, queue: Queue, ids: Sequence[str], *, finished: bool = False
     ) -> Sequence[Moved | StoreUnavailable | None]:
         return await self._in_hot(
-            queue, ids, lambda places: self._hot.cancel(queue, [ids[place] for place in places], finished=finished)
+            queue, ids, lambda store, places: store.cancel(queue, [ids[place] for place in places], finished=finished)
         )
 
     async def withdraw(
@@ -233,7 +233,7 @@ class TieredStore(ForwardingStore):
         return await self._in_hot(
             queue,
             [one.id for one in withdrawals],
-            lambda places: self._hot.withdraw(queue, [withdrawals[place] for place in places]),
+            lambda store, places: store.withdraw(queue, [withdrawals[place] for place in places]),
         )
 
     async def reschedule(
@@ -241,9 +241,10 @@ class TieredStore(ForwardingStore):
     ) -> Sequence[Moved | JobRunning | JobDead | DuetimeError | None]:
         is_far = (self._tiers.now() + delay_ms if due_at is None else due_at) > self._tiers.horizon()
 
-        async def move(places: Sequence[int]) -> Sequence[Moved | JobRunning | JobDead | DuetimeError | None]:
-            named = [ids[place] for place in places]
-            return await self._hot.reschedule(queue, named, delay_ms=delay_ms, due_at=due_at)
+        async def move(
+            store: Store, places: Sequence[int]
+        ) -> Sequence[Moved | JobRunning | JobDead | DuetimeError | None]:
+            return await store.reschedule(queue, [ids[place] for place in places], delay_ms=delay_ms, due_at=due_at)
 
         async def move_in_cold(jobs: Sequence[Job]) -> dict[str, Any]:
             """A job that is far and stays far need not pass through hot."""
@@ -261,23 +262,28 @@ class TieredStore(ForwardingStore):
         self,
         queue: Queue,
         ids: Sequence[str],
-        verb: Callable[[Sequence[int]], Awaitable[Sequence[T | None]]],
+        verb: Callable[[Store, Sequence[int]], Awaitable[Sequence[T | None]]],
         in_cold: Callable[[Sequence[Job]], Awaitable[dict[str, Any]]] | None = None,
     ) -> list[T | StoreUnavailable | None]:
         """Runs a verb on the jobs at the given positions, and again on those that hot did not have, after cold was
         searched. The second time also finds jobs that a promoter moved meanwhile. `in_cold` may answer for jobs
-        of cold, by id.
+        of cold, by id. Dead letters of cold stay there.
         """
-        answers: list[T | StoreUnavailable | None] = list(await verb(range(len(ids))))
+        answers: list[T | StoreUnavailable | None] = list(await verb(self._hot, range(len(ids))))
         missing = [place for place, answer in enumerate(answers) if answer is None]
         if not missing:
             return answers
         done: dict[str, Any] = {}
         try:
             there = await self._tiers.read_cold(queue, [ids[place] for place in missing])
+            waiting = [job for job in there if job.state is not State.DEAD]
             if in_cold:
-                done = await in_cold(there)
-            await self._tiers.promote(queue, [job for job in there if job.id not in done])
+                done = await in_cold(waiting)
+            if dead := {job.id for job in there} - {job.id for job in waiting}:
+                places = [place for place in missing if ids[place] in dead]
+                answered = await self._cold.call(lambda store: verb(store, places))
+                done |= {ids[place]: answer for place, answer in zip(places, answered, strict=True)}
+            await self._tiers.promote(queue, [job for job in waiting if job.id not in done])
         except PROBLEMS as problem:
             for place in missing:
                 answers[place] = StoreUnavailable(problem.message, **problem.fields)
@@ -286,7 +292,7 @@ class TieredStore(ForwardingStore):
         for place in missing:
             answers[place] = done.get(ids[place])
         if again:
-            for place, answer in zip(again, await verb(again), strict=True):
+            for place, answer in zip(again, await verb(self._hot, again), strict=True):
                 answers[place] = answer
         return answers
 
@@ -319,7 +325,7 @@ class TieredStore(ForwardingStore):
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Merges the lists of both tiers by their order, so that a job which is promoted meanwhile is seen once."""
-        if state in (State.LEASED, State.DEAD):
+        if state is State.LEASED or (state is State.DEAD and not self._cold.is_up):
             return await self._hot.list_jobs(queue, state, cursor=cursor, limit=limit)
         cold = await self._cold.call(lambda store: store.list_jobs(queue, state, cursor=cursor, limit=limit))
         # A job that is promoted between the two calls is in both lists.
@@ -347,6 +353,31 @@ class TieredStore(ForwardingStore):
             with suppress(*PROBLEMS):
                 found |= set(await self._cold.call(lambda store: store.queues(namespace)))
         return sorted(found)
+
+    async def respawn(
+        self,
+        queue: Queue,
+        *,
+        ids: Sequence[str] | None = None,
+        limit: int = 1,
+        ttl_ms: int = 0,
+        tries: int | None = None,
+    ) -> Sequence[Moved | StoreUnavailable]:
+        """Dead letters of cold are jobs that expired there because no promoter ran; respawned, they are promoted."""
+        moved = list(await self._hot.respawn(queue, ids=ids, limit=limit, ttl_ms=ttl_ms, tries=tries))
+        done = {one.id for one in moved if isinstance(one, Moved)}
+        left = None if ids is None else [job_id for job_id in ids[:STEP_JOBS] if job_id not in done]
+        rest = min(limit, STEP_JOBS) - len(done) if left is None else len(left)
+        if rest <= 0 or not self._cold.is_up:
+            return moved
+        try:
+            moved += await self._cold.call(
+                lambda store: store.respawn(queue, ids=left, limit=rest, ttl_ms=ttl_ms, tries=tries)
+            )
+        except PROBLEMS as problem:
+            moved.append(StoreUnavailable(problem.message, **problem.fields))
+        order = {job_id: place for place, job_id in enumerate(ids or ())}
+        return sorted(moved, key=lambda one: order.get(one.id, 0) if isinstance(one, Moved) else len(order))
 
     async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
         """Jobs that are promoted at that moment may stay."""
