@@ -10,7 +10,6 @@ from tests.contract.vocabulary import (
     found,
     get_one,
     given_leased,
-    keep_expired,
     push_one,
     reserve_one,
     reserved_ids,
@@ -75,12 +74,6 @@ async def test_with_a_delay_of_nothing_it_stands_last_of_what_is_due(store: Stor
     assert await reserved_ids(store) == ["z", "a"]
 
 
-async def test_with_a_delay_past_its_ttl_it_expires(store: Store) -> None:
-    lease = await given_leased(store, "a", ttl="4s")
-
-    assert await store.give_back(lease, 4001) == Moved(Event.EXPIRED, "a", NOW, 1)
-
-
 async def test_it_never_kills(store: Store) -> None:
     await push_one(store, "a", tries=1)
 
@@ -103,38 +96,9 @@ async def test_it_keeps_the_last_error(store: Store) -> None:
     assert (job.error, job.used, job.attempt) == ("it failed", 1, 2)
 
 
-async def test_given_back_after_its_ttl_it_expires(store: Store, clock: ManualClock) -> None:
-    lease = await given_leased(store, "a", ttl="1s")
-    clock.advance("1001ms")
-
-    assert await store.give_back(lease) == Moved(Event.EXPIRED, "a", NOW, 1)
-    assert await counts(store) == Counts(expired=1)
-
-
-async def test_given_back_at_the_last_moment_of_its_ttl_it_waits(store: Store, clock: ManualClock) -> None:
-    lease = await given_leased(store, "a", ttl="1s")
-    clock.advance("1s")
-
-    assert await store.give_back(lease) == Moved(Event.GIVEN_BACK, "a", NOW, 1, NOW)
-    assert await counts(store) == Counts(ready=1)
-    clock.advance("1ms")
-    assert await counts(store) == Counts(expired=1)
-
-
 async def test_with_its_tries_used_up_it_still_expires(store: Store, clock: ManualClock) -> None:
     # Given the only try, which giving back restores: so the job is not out of tries
     lease = await given_leased(store, "a", ttl="1s", tries=1)
     clock.advance("1001ms")
 
     assert await store.give_back(lease) == Moved(Event.EXPIRED, "a", NOW, 1)
-
-
-async def test_an_expired_one_goes_to_the_dead_if_the_queue_says_so(store: Store, clock: ManualClock) -> None:
-    await keep_expired(store)
-    lease = await given_leased(store, "a", ttl="1s")
-    clock.advance("1001ms")
-
-    assert await store.give_back(lease) == Moved(Event.DEAD, "a", NOW, 1, reason="expired")
-    assert await counts(store) == Counts(dead=1, expired=1)
-    dead = await found(store, "a")
-    assert (dead.used, dead.attempt, dead.reason) == (0, 1, "expired")

@@ -1,10 +1,12 @@
 """release: the job waits again, dies when its tries are used up, or expires when its time is over."""
 
+from collections.abc import Awaitable
+
 import pytest
 
 from duetime.model.clock import ManualClock
 from duetime.model.errors import LeaseLost
-from duetime.model.job import MAX_ERROR, Counts, Event, Moved, Priority, State
+from duetime.model.job import MAX_ERROR, Counts, Event, Lease, Moved, Priority, State
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     HIGH,
@@ -85,23 +87,30 @@ async def test_when_its_tries_are_used_up_it_is_dead(store: Store, clock: Manual
     assert (dead.attempt, dead.used, dead.lease_until) == (tries, tries, 0)
 
 
-# --- ttl
+# --- ttl, of a job that is released or given back
 
 
-async def test_released_after_its_ttl_it_expires(store: Store, clock: ManualClock) -> None:
+def end(store: Store, verb: str, lease: Lease, delay_ms: int = 0) -> Awaitable[Moved]:
+    return store.release(lease, delay_ms, "too late") if verb == "release" else store.give_back(lease, delay_ms or None)
+
+
+@pytest.mark.parametrize("verb", ["release", "give_back"])
+async def test_after_its_ttl_it_expires(store: Store, clock: ManualClock, verb: str) -> None:
     lease = await given_leased(store, "a", ttl="1s")
     clock.advance("1001ms")
 
-    assert await store.release(lease, 0) == Moved(Event.EXPIRED, "a", NOW, 1)
+    assert await end(store, verb, lease) == Moved(Event.EXPIRED, "a", NOW, 1)
     assert await counts(store) == Counts(expired=1)
     assert await get_one(store, "a") is None
 
 
-async def test_released_at_the_last_moment_of_its_ttl_it_waits(store: Store, clock: ManualClock) -> None:
+@pytest.mark.parametrize("verb", ["release", "give_back"])
+async def test_at_the_last_moment_of_its_ttl_it_waits(store: Store, clock: ManualClock, verb: str) -> None:
     lease = await given_leased(store, "a", ttl="1s")
     clock.advance("1s")
 
-    assert await store.release(lease, 0) == Moved(Event.RELEASED, "a", NOW, 1, NOW + 1000)
+    event, due_at = (Event.RELEASED, NOW + 1000) if verb == "release" else (Event.GIVEN_BACK, NOW)
+    assert await end(store, verb, lease) == Moved(event, "a", NOW, 1, due_at)
     assert await counts(store) == Counts(ready=1)
     assert (await found(store, "a")).expires_at == NOW + 1000
 
@@ -109,11 +118,27 @@ async def test_released_at_the_last_moment_of_its_ttl_it_waits(store: Store, clo
     assert await counts(store) == Counts(expired=1)
 
 
-async def test_released_to_a_time_after_its_ttl_it_expires_at_once(store: Store) -> None:
+@pytest.mark.parametrize("verb", ["release", "give_back"])
+async def test_until_a_time_after_its_ttl_it_expires_at_once(store: Store, verb: str) -> None:
     lease = await given_leased(store, "a", ttl="1s")
 
-    assert await store.release(lease, 1001) == Moved(Event.EXPIRED, "a", NOW, 1)
+    assert await end(store, verb, lease, 1001) == Moved(Event.EXPIRED, "a", NOW, 1)
     assert await counts(store) == Counts(expired=1)
+
+
+@pytest.mark.parametrize("verb", ["release", "give_back"])
+async def test_an_expired_one_goes_to_the_dead_if_the_queue_says_so(
+    store: Store, clock: ManualClock, verb: str
+) -> None:
+    await keep_expired(store)
+    lease = await given_leased(store, "a", ttl="1s")
+    clock.advance("1001ms")
+
+    assert await end(store, verb, lease) == Moved(Event.DEAD, "a", NOW, 1, reason="expired")
+    assert await counts(store) == Counts(dead=1, expired=1)
+    dead = await found(store, "a")
+    assert (dead.reason, dead.attempt, dead.expires_at, dead.dead_at) == ("expired", 1, 0, NOW + 1001)
+    assert (dead.used, dead.error) == ((1, "too late") if verb == "release" else (0, ""))
 
 
 async def test_released_to_the_last_moment_of_its_ttl_it_waits(store: Store, clock: ManualClock) -> None:
@@ -131,17 +156,6 @@ async def test_a_released_job_still_expires_on_time(store: Store, clock: ManualC
 
     assert await counts(store) == Counts(expired=1)
     assert await reserved_ids(store) == []
-
-
-async def test_an_expired_release_goes_to_the_dead_if_the_queue_says_so(store: Store, clock: ManualClock) -> None:
-    await keep_expired(store)
-    lease = await given_leased(store, "a", ttl="1s")
-    clock.advance("1001ms")
-
-    assert await store.release(lease, 0, "too late") == Moved(Event.DEAD, "a", NOW, 1, reason="expired")
-    assert await counts(store) == Counts(dead=1, expired=1)
-    dead = await found(store, "a")
-    assert (dead.reason, dead.error, dead.expires_at, dead.dead_at) == ("expired", "too late", 0, NOW + 1001)
 
 
 async def test_tries_win_over_expired(store: Store, clock: ManualClock) -> None:

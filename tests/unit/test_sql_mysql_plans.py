@@ -10,11 +10,10 @@ import pytest
 from duetime.stores.mysql.connection import MysqlAddress, MysqlLink
 from duetime.stores.mysql.session import MysqlSession
 from tests.plugins.mysql_server import MysqlServer
+from tests.unit.hot_statements import HOT_ON_BOTH, IDS, ROWS_AT_SCALE_1
 
 pytestmark = pytest.mark.store_kind("mysql")
 
-ROWS_AT_SCALE_1 = 10_000
-"""Grows with the square of the scale: a million in `make test-full`."""
 MOST_ROWS = 150
 """A statement on ten jobs seeks a few times for each of them."""
 
@@ -43,50 +42,17 @@ FROM seq_1_to_ROWS;
 INSERT INTO planned_bodies SELECT 1, concat('job ', seq), NULL, 'body' FROM seq_1_to_ROWS;
 """
 
-IDS = [f"job {number * 900}" for number in range(1, 11)]
-HERE = {"namespace": "shop", "name": "mail"}
 ASKED = '[["shop", "mail"], ["shop", "queue 7"], ["shop", "queue 8"]]'
-AFTER = {"queue": 1, "after_at": 5_000, "after_id": "job 5000", "limit": 10}
 MOVED = {"place": 0, "due_at": 1, "expires_at": 0, "lease_until": 0, "dead_at": 0, "tries": 0, "used": 0, "reason": ""}
 HOT: dict[str, dict[str, Any]] = {
-    "lock_queue": HERE,
-    "load_queue": HERE,
-    "heads": {"queue": 1},
+    **HOT_ON_BOTH,
     "heads_of": {"queues": ASKED},
     "queues_of": {"queues": ASKED},
     "count_due": {"queue": 1, "now": 20},
     "totals_of": {"queues": ASKED},
-    "find_jobs": {"queue": 1, "ids": IDS},
-    "get_payloads": {"queue": 1, "ids": IDS},
-    "get_jobs": {"queue": 1, "ids": IDS},
-    "job_sizes": {"queue": 1, "ids": IDS},
-    "ready_jobs": {**AFTER, "priority": 2, "now": 10**12},
-    "ready_ahead": {"queue": 1, "now": None, "limit": 10},
-    "lease_jobs": {"queue": 1, "lease_until": 10**12, "ids": IDS},
     "count_held": {"queue": 1, "ids": IDS, "leases": [(job_id, 1, 1) for job_id in IDS]},
-    "delete_jobs": {"queue": 1, "ids": IDS},
     "move_jobs": {"queue": 1, "jobs": json.dumps([{"id": job_id, **MOVED} for job_id in IDS])},
-    "lapsed_jobs": {"queue": 1, "now": 10**12, "limit": 10},
-    "expired_jobs": {"queue": 1, "now": 10**12, "limit": 10},
-    "longest_dead": {"queue": 1, "limit": 10},
-    "next_lapse": {"queue": 1},
-    "next_expiry": {"queue": 1},
-    "list_waiting": {**AFTER, "priority": 2, "last": 10**12, "alive_at": 0},
-    "list_leased": AFTER,
-    "list_dead": AFTER,
-    "some_jobs": {"queue": 1, "limit": 10},
-    "queues_to_reap": {"now": 10**12, "limit": 10},
-    "next_reap": {"after": 0},
-    "get_marks": {"namespace": "shop", "queue": "mail", "names": ["mark 77", "mark 78"]},
-    "result_sizes": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
-    "get_results": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
-    "list_joins": {"namespace": "shop", "queue": "mail", "after": "\x01", "before": "\x02", "now": 1, "limit": 10},
-    "outbox_queues": {"limit": 10},
-    "next_outbox_jobs": {"namespace": "shop", "name": "queue 7", "limit": 10},
-    "outbox_rules": HERE,
     "set_aside_outbox_jobs": {"numbers": [1, 2, 3]},
-    "abandoned_receipts": {"namespace": "", "queue": "push_in", "until": 10**13, "limit": 10},
-    "delete_receipts": {"namespace": "", "queue": "push_in", "names": IDS},
     "announcements_since": {"last": 995, "missing": [990]},
 }
 

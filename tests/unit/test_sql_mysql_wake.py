@@ -1,21 +1,17 @@
 """Announcements on MariaDB: how often a process looks for those of others, and how long they stay."""
 
-import asyncio
 from collections.abc import Iterator
-from time import monotonic
 from typing import Any
 
 import pytest
 
-from duetime.engine import Engine
 from duetime.model.names import Queue
 from duetime.stores.mysql import store as wake_module
-from duetime.stores.mysql.store import MysqlWakeHub
 from duetime.stores.open import open_store
 from duetime.stores.sql import wake as sql_wake
 from duetime.stores.sql.wake import Announcement
 from tests.plugins.mysql_server import PREFIX, MysqlServer
-from tests.plugins.until import until
+from tests.unit.test_sql_sqlite_wake import looks_only_while_somebody_waits
 
 pytestmark = pytest.mark.store_kind("mysql")
 
@@ -25,29 +21,9 @@ QUEUE = Queue("shop", "mail")
 async def test_announcements_are_looked_for_only_while_somebody_waits(
     mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, poll_once = list[float](), MysqlWakeHub._poll_once
-
-    async def look(hub: MysqlWakeHub) -> None:
-        looks.append(monotonic())
-        await poll_once(hub)
-
-    monkeypatch.setattr(MysqlWakeHub, "_poll_once", look)
     monkeypatch.setattr(sql_wake, "IDLE_POLL_S", 600.0)
-    monkeypatch.setattr(sql_wake, "AWAKE_S", 0.1)
-    store = await open_store(mysql_url)
-    async with Engine(store) as engine:
-        await until(lambda: len(looks) > 1 and monotonic() - looks[-1] > 0.5)
-
-        before = len(looks)
-        waiting = asyncio.create_task(engine.reserve([QUEUE], wait_ms=600_000))
-        await until(lambda: len(looks) > before)
-        waiting.cancel()
-        await until(lambda: monotonic() - looks[-1] > 0.5)
-
-        before = len(looks)
-        waiting = asyncio.create_task(engine.results(QUEUE, ["a"], wait_ms=600_000))
-        await until(lambda: len(looks) > before)
-        waiting.cancel()
+    store: Any = await open_store(mysql_url)
+    await looks_only_while_somebody_waits(store, "_poll_once", monkeypatch)
     await store.close()
 
 

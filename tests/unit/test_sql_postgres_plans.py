@@ -15,11 +15,10 @@ from duetime.stores.postgres.connection import PostgresAddress, PostgresLink, op
 from duetime.stores.postgres.session import Statement
 from duetime.stores.sql.queries import load_queries
 from tests.plugins.postgres_server import PostgresServer
+from tests.unit.hot_statements import HERE, HOT_ON_BOTH, IDS, ROWS_AT_SCALE_1
 
 pytestmark = pytest.mark.store_kind("postgres")
 
-ROWS_AT_SCALE_1 = 10_000
-"""Grows with the square of the scale: a million in `make test-full`."""
 MOST_PAGES = 200
 """A statement on ten jobs reads three levels of up to six indexes for each of them at most, and their rows."""
 
@@ -49,26 +48,13 @@ FROM generate_series(1, %(rows)s) AS n;
 INSERT INTO planned.bodies SELECT 1, 'job ' || n, NULL, 'body' FROM generate_series(1, %(rows)s) AS n;
 """
 
-IDS = [f"job {number * 900}" for number in range(1, 11)]
-HERE = {"namespace": "shop", "name": "mail"}
-AFTER = {"queue": 1, "after_at": 5_000, "after_id": "job 5000", "limit": 10}
 NUMBERS = [1] * 10
 HOT: dict[str, dict[str, Any]] = {
-    "lock_queue": HERE,
-    "load_queue": HERE,
-    "heads": {"queue": 1},
+    **HOT_ON_BOTH,
     "heads_of": {"namespaces": ["shop"] * 3, "names": ["mail", "queue 7", "queue 8"]},
     "counts_of": {"now": 5, "namespaces": ["shop"] * 3, "names": ["mail", "queue 7", "queue 8"]},
     "totals_of": {"namespaces": ["shop"] * 3, "names": ["mail", "queue 7", "queue 8"]},
-    "find_jobs": {"queue": 1, "ids": IDS},
-    "get_payloads": {"queue": 1, "ids": IDS},
-    "get_jobs": {"queue": 1, "ids": IDS},
-    "job_sizes": {"queue": 1, "ids": IDS},
-    "ready_jobs": {**AFTER, "priority": 2, "now": 10**12},
-    "ready_ahead": {"queue": 1, "now": None, "limit": 10},
-    "lease_jobs": {"queue": 1, "lease_until": 10**12, "ids": IDS},
     "count_held": {"queue": 1, "ids": IDS, "borns": NUMBERS, "attempts": NUMBERS},
-    "delete_jobs": {"queue": 1, "ids": IDS},
     "insert_jobs": {
         "queue": 1,
         "ids": [f"new {number}" for number in range(10)],
@@ -129,25 +115,8 @@ HOT: dict[str, dict[str, Any]] = {
         **dict.fromkeys(["high", "normal", "low"], 3),
         "bytes": 5_000,
     },
-    "lapsed_jobs": {"queue": 1, "now": 10**12, "limit": 10},
-    "expired_jobs": {"queue": 1, "now": 10**12, "limit": 10},
-    "longest_dead": {"queue": 1, "limit": 10},
-    "next_lapse": {"queue": 1},
-    "next_expiry": {"queue": 1},
-    "list_waiting": {**AFTER, "priority": 2, "last": 10**12, "alive_at": 0},
-    "list_leased": AFTER,
-    "list_dead": AFTER,
-    "some_jobs": {"queue": 1, "limit": 10},
-    "queues_to_reap": {"now": 10**12, "limit": 10},
-    "next_reap": {"after": 0},
-    "get_marks": {"namespace": "shop", "queue": "mail", "names": ["mark 77", "mark 78"]},
     "keep_result": {"namespace": "shop", "queue": "mail", "id": "x", "born": 1, "kept_until": 1, "result": b"x"},
-    "result_sizes": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
-    "get_results": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
-    "list_joins": {"namespace": "shop", "queue": "mail", "after": "\x01", "before": "\x02", "now": 1, "limit": 10},
     "delete_old_results": {"now": 1_000_010, "limit": 10},
-    "outbox_queues": {"limit": 10},
-    "next_outbox_jobs": {"namespace": "shop", "name": "queue 7", "limit": 10},
     "insert_outbox_job": {
         **HERE,
         "id": "x",
@@ -156,10 +125,7 @@ HOT: dict[str, dict[str, Any]] = {
         "attributes": None,
         "body": b"",
     },
-    "outbox_rules": HERE,
     "set_aside_outbox_jobs": {"numbers": NUMBERS},
-    "abandoned_receipts": {"namespace": "", "queue": "push_in", "until": 10**13, "limit": 10},
-    "delete_receipts": {"namespace": "", "queue": "push_in", "names": IDS},
 }
 
 

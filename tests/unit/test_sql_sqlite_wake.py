@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -31,17 +32,15 @@ async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     await opened.close()
 
 
-async def test_a_file_is_looked_at_only_while_somebody_waits(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def looks_only_while_somebody_waits(store: Any, look_once: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wake_module, "AWAKE_S", 0.1)
-    looks, look_once = list[float](), store._hub._read_meta  # type: ignore[attr-defined]
+    looks, once = list[float](), getattr(store._hub, look_once)
 
-    async def look(always: bool) -> Meta | None:
+    async def look(*given: bool) -> Meta | None:
         looks.append(monotonic())
-        return await look_once(always)
+        return await once(*given)
 
-    monkeypatch.setattr(store._hub, "_read_meta", look)
+    monkeypatch.setattr(store._hub, look_once, look)
     async with Engine(store) as engine:
         await until(lambda: looks and monotonic() - looks[-1] > 0.5)
 
@@ -55,6 +54,12 @@ async def test_a_file_is_looked_at_only_while_somebody_waits(
         consumer = asyncio.create_task(engine.results(QUEUE, ["a"], wait_ms=600_000))
         await until(lambda: len(looks) > before)
         consumer.cancel()
+
+
+async def test_a_file_is_looked_at_only_while_somebody_waits(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await looks_only_while_somebody_waits(store, "_read_meta", monkeypatch)
 
 
 async def test_a_check_for_due_schedules_is_no_wait(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
