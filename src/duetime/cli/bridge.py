@@ -150,9 +150,9 @@ def relay(
 ) -> None:
     """Move jobs continuously from another system to Duetime, or back.
 
-    A job is removed there only after it was accepted here. A relay that is killed loses nothing, and repeats nothing:
-    the next one finds the jobs that were on their way. Delayed jobs come at once and keep their due times. A job that
-    Duetime refuses (its body is too large, for example) is named and stays there. Stop it with Ctrl-C.
+    A job is removed there only after it was accepted here. A relay that is killed loses and repeats nothing: the next
+    one continues with the jobs that were being moved. Delayed jobs are moved immediately and keep their due times. A
+    job that Duetime refuses (its body is too large, for example) is named and stays there. Stop it with Ctrl-C.
 
     Examples:
         duetime bridge relay laravel --from redis://localhost --prefix laravel_database_ --queue default --to mail

@@ -88,7 +88,7 @@ SCHEDULE = (
     Command("show", "schedule:show", "Show a schedule and the state of its last run."),
     Command("add", "schedule:add", "Add a schedule, or replace the one of this name."),
     Command("pause", "schedule:pause", "Start no runs of a schedule until it is resumed."),
-    Command("resume", "schedule:resume", "Go on with the next run of a paused schedule."),
+    Command("resume", "schedule:resume", "Continue a paused schedule with its next run."),
     Command("run", "schedule:run", "Run a schedule now, in addition to its regular runs."),
     Command("remove", "schedule:remove", "Remove a schedule; jobs that it has pushed stay."),
 )

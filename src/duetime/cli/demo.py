@@ -236,7 +236,7 @@ def demo(
 ) -> None:
     """Watch a delayed job, a retry and a failed job in twenty seconds.
 
-    Runs on an embedded store in a temporary folder: no server, no network, nothing stays behind.
+    It uses a store in a temporary folder, which it deletes at the end. It needs no server and no network.
     """
     answer = target.answer
     timeline = Timeline(FAST if fast else 1.0)

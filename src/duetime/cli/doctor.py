@@ -42,7 +42,7 @@ def doctor(
     With --url: that store or server, its clock and its safety. Without: what a server started here would use, that is
     its settings, ports, folders and stores. Exits with 1 if anything failed.
 
-    --deep is slow on a large store and only means something while nothing else runs.
+    --deep is slow on a large store. Its result is valid only if no other program uses the store meanwhile.
 
     Examples:
         duetime doctor

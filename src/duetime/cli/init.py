@@ -57,7 +57,7 @@ def init(
 ) -> None:
     """Write the skeleton of a project: a task, settings, and a README of three commands.
 
-    Existing files are never overwritten: if one of the four is there, nothing is written.
+    It never overwrites files: if one of the four files exists, it writes nothing.
 
     Examples:
         duetime init my-shop

@@ -143,9 +143,9 @@ def pause(name: NameArgument, target: Target) -> None:
 
 @takes_options
 def resume(name: NameArgument, target: Target) -> None:
-    """Go on with the next run of a paused schedule.
+    """Continue a paused schedule with its next run.
 
-    Runs during the pause are not made up for.
+    Runs that were due during the pause are not repeated.
 
     Examples:
         duetime schedule resume nightly-report

@@ -51,10 +51,10 @@ def serve(  # noqa: PLR0913, PLR0917 - each is a flag
 ) -> None:
     """Run a server: the API on port 7777, the admin API on port 7778.
 
-    TERM, INT (Ctrl-C) and USR2 finish open requests and stop, a second one stops immediately; HUP reloads the settings,
-    USR1 reopens log files. It listens on this machine only; --host 0.0.0.0 opens the API, not the admin API, to other
-    machines. Every setting can also be given as an environment variable DUETIME_<NAME> or in duetime.toml; `duetime
-    config` lists them.
+    TERM, INT (Ctrl-C) and USR2 finish open requests and then stop the server; a second signal stops it immediately. HUP
+    reloads the settings. USR1 reopens log files. It listens on this machine only; --host 0.0.0.0 opens the API, not the
+    admin API, to other machines. Every setting can also be given as an environment variable DUETIME_<NAME> or in
+    duetime.toml; `duetime config` lists them.
 
     Examples:
         duetime serve --dev

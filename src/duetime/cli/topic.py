@@ -87,8 +87,7 @@ def add(
     """Add a topic: its jobs are delivered to the URL when they are due.
 
     The body is posted as it is, and a 2xx status is a success. php-delayqueue's rules are `--method GET --set
-    success=body --set php_fields=true`.
-    A secret that is drawn with `--set secret=new` is shown this once.
+    success=body --set php_fields=true`. A secret that `--set secret=new` creates is shown only once.
 
     Examples:
         duetime topic add mail https://shop.example.com/mail --delay 10m

@@ -48,9 +48,9 @@ class MoveOptions:
 def move(places: MovePlaces, options: MoveOptions, target: Target) -> None:
     """Move all jobs, rules, tokens, topics and users to another store.
 
-    Live: queues are paused at the source while their jobs go over; point consumers and producers at the new store
-    before, meanwhile or afterwards. Run it again after a crash, or for what was pushed to the source since. The exit
-    code is 1 if something stayed at the source.
+    It works while programs use both stores: it pauses each queue of the source while it moves the jobs of that queue.
+    Point consumers and producers at the new store before, during or after the move. Run it again after a crash, or to
+    move jobs that were pushed to the source since. The exit code is 1 if jobs are left at the source.
 
     Examples:
         duetime move --from sqlite:///var/lib/duetime/jobs.db --to redis://localhost --dry-run
@@ -156,9 +156,9 @@ BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.", 
 def backup(file: BackupFile, target: Target) -> None:
     """Write all jobs, rules, tokens, topics and users of a store to one file.
 
-    Also while servers work on it: each job that is there from the beginning to the end is in the file. A job that was
-    finished meanwhile may be, too, and would be delivered once more. The file holds bodies and hashes of tokens; only
-    its owner may read it. A file that exists is not overwritten.
+    You can run it while servers use the store: the file has every job that exists from the beginning to the end of the
+    backup. It may also have jobs that were finished during the backup; a restore delivers these again. The file holds
+    bodies and hashes of tokens; only its owner may read it. A file that exists is not overwritten.
 
     Examples:
         duetime backup jobs.backup --url redis://localhost
@@ -182,8 +182,8 @@ def restore(
 ) -> None:
     """Load a backup into an empty store of any kind.
 
-    Checks the whole file first, and refuses a store that has jobs. Run it again if it was interrupted. Jobs that a
-    consumer held wait until that lease would have ended.
+    Checks the whole file first, and refuses a store that has jobs. Run it again if it was interrupted. A job that was
+    leased is delivered when its lease would have ended.
 
     Examples:
         duetime restore jobs.backup --check
@@ -209,9 +209,9 @@ def migrate(
 ) -> None:
     """Create or upgrade the tables of PostgreSQL, MariaDB, MySQL or SQLite.
 
-    A server does the same when it starts, if its database user may. With --sql another user can: pass the output
-    to psql in one transaction, or to the client of MariaDB or MySQL. Servers of the release before go on working on
-    upgraded tables.
+    A server does this when it starts, if its database user has the rights. With --sql another user can: pass the output
+    to psql in one transaction, or to the client of MariaDB or MySQL. Servers of the previous release continue to work
+    on upgraded tables.
 
     Examples:
         duetime migrate --url postgresql://db/app

@@ -95,8 +95,8 @@ def work(
 ) -> None:
     """Run the jobs of an App's tasks.
 
-    TERM, INT (Ctrl-C) and QUIT finish what is running and stop, a second one gives it back; USR2 pauses, CONT resumes.
-    Exit codes: 0 stopped, 1 error, 2 wrong options, 12 memory limit.
+    TERM, INT (Ctrl-C) and QUIT stop the worker after its running jobs; a second signal gives these jobs back. USR2
+    pauses, CONT resumes. Exit codes: 0 stopped, 1 error, 2 wrong options, 12 memory limit.
 
     Examples:
         duetime work shop.tasks:app

@@ -16,7 +16,7 @@ from duetime.worker.shared_counters import count, list_workers, progress_name
 def workers(target: Target) -> None:
     """List the workers of the namespace and the jobs that they run longest.
 
-    A worker says every ten seconds that it is there and what it runs; one that was killed is listed for up to 25.
+    A worker reports every ten seconds. A worker that was killed stays in the list for up to 25 seconds.
 
     Examples:
         duetime workers
@@ -43,7 +43,7 @@ def workers(target: Target) -> None:
 def restart(target: Target) -> None:
     """Make every worker of the namespace finish its jobs and exit.
 
-    Something else starts them again: systemd, a container, a supervisor.
+    They must be started again by systemd, a container, a supervisor.
     """
     with target.connect() as client:
         restarts = client.send(count(target.space, RESTARTS, 1))
@@ -59,7 +59,7 @@ TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="The name of t
 def pause_task(task: TaskArgument, target: Target) -> None:
     """Start no more jobs of a task in any worker of the namespace.
 
-    They wait and lose no try; pushes go on. Other tasks of the queue go on, too.
+    Waiting jobs use no try, and pushes continue. Other tasks of the queue go on, too.
 
     Examples:
         duetime worker pause-task shop.send

@@ -30,7 +30,7 @@ def audit(
     """Compare the journal with the store: find jobs that were lost.
 
     Names every job that was lost, doubled, delivered early or acked twice, and every gap of the journal; then the exit
-    code is 1. Jobs that nobody was promised are listed and are no error. Changes nothing but the lake.
+    code is 1. Jobs whose push was never confirmed are listed and are no error. Changes nothing but the lake.
 
     Examples:
         duetime pipeline audit --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost

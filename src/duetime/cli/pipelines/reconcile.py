@@ -39,8 +39,8 @@ def reconcile(
 ) -> None:
     """Push lost jobs again, with the same id and born.
 
-    Stops with the node's name if the journal has a gap or a node is silent. Asks the store before every push. Safe to
-    run again, and beside live traffic. The exit code is 1 if something could not be put back.
+    Stops with the node's name if the journal has a gap or a node is silent. Asks the store before every push. You can
+    run it again, and while producers and consumers are working. The exit code is 1 if something could not be put back.
 
     Examples:
         duetime pipeline reconcile --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost --dry-run

@@ -56,10 +56,10 @@ def run(
 ) -> None:
     """Run ingest, lifecycle, stats, audit and report, once or repeatedly.
 
-    A step that fails ends its round; with --every the next round begins anew. Without it the exit code is 1 if
-    something is wrong: a failed step, a damaged line, an audit that is not sound. An error that nobody foresaw, such as
-    a session that died, ends the command; the health file says so first. Nodes of the journal that have ended and are
-    whole in the lake leave the store's registry.
+    A step that fails ends its round. With --every the next round starts from the beginning. Without it the exit code is
+    1 if something is wrong: a failed step, a damaged line, an audit that is not sound. An unexpected error, such as a
+    lost Spark session, ends the command after it is written to the health file. Nodes of the journal that have ended
+    and are whole in the lake leave the store's registry.
 
     Examples:
         duetime pipeline run --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost --every 15m

@@ -143,8 +143,8 @@ class CancelChoices:
 def schedule(table: TableRows, jobs: JobExpressions, choices: LoadChoices, spark: SparkOptions, target: Target) -> None:
     """Make jobs out of the rows of a table, exactly once.
 
-    All rows are checked and written to the lake first, then pushed; a run that was interrupted goes on where it was,
-    and a batch that is done is not pushed again. The values of --id, --due, --body and --where are Spark SQL.
+    All rows are checked and written to the lake first, then pushed; an interrupted run continues where it stopped, and
+    a finished batch is not pushed again. The values of --id, --due, --body and --where are Spark SQL.
 
     Examples:
         duetime pipeline schedule --source members.parquet --queue recall --body "struct(member_id, email)" \

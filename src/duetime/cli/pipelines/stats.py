@@ -21,8 +21,8 @@ class StatsOptions:
 def stats(options: StatsOptions, spark: SparkOptions, form: AnswerForm) -> None:
     """Update the table `stats`, and show the counters of each topic.
 
-    Reads `events` and `jobs`; run `ingest` and `lifecycle` before. Days that changed are made again as a whole, so it
-    may run at any time.
+    Reads `events` and `jobs`; run `ingest` and `lifecycle` before. It computes changed days again as a whole, so you
+    can run it at any time.
 
     Examples:
         duetime pipeline stats --lake lake

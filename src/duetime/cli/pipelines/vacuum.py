@@ -27,9 +27,9 @@ class VacuumOptions:
 def vacuum(options: VacuumOptions, spark: SparkOptions, form: AnswerForm) -> None:
     """Remove old days, old bodies and unused files of the lake.
 
-    A day stays as long as a job of it lives, with that job's body, because reconcile would need it. Files that readers
-    may still use stay for a day after they were replaced, and go with the next vacuum. So do the scratch files of a run
-    that was killed, when nothing of them has changed for a day.
+    A day stays as long as a job of it lives, with that job's body, because reconcile would need it. Replaced files stay
+    for a day, because readers may still use them; the next vacuum deletes them. So do the scratch files of a run that
+    was killed, when nothing of them has changed for a day.
 
     Examples:
         duetime pipeline vacuum --lake /srv/lake --keep 400d --bodies 30d --dry-run
