@@ -91,3 +91,37 @@ async def test_a_supervisor_killed_under_load_loses_nothing(start_server: StartS
     assert books.lost == []
     assert set(books.statuses) == {201}
     assert await missing(store, books.accepted) == set()
+
+
+BACK_CPU_S = 2.0
+"""Time on the processor, because the tests may share theirs; on a free machine it is the time that clients notice."""
+
+
+def cpu_s(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+async def test_a_server_killed_under_load_is_back_soon(
+    start_server: StartServer, stores: tuple[str, str], tmp_path: Path
+) -> None:
+    bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode")}  # as if installed
+    store = ("--store", stores[0])
+    server = await asyncio.to_thread(start_server, *store, **bytecode)
+    books, stop = Books(), asyncio.Event()
+    clients = [LoadClient(server.port, books) for _ in range(CLIENTS)]
+    async with asyncio.TaskGroup() as group:
+        for client in clients:
+            group.create_task(repeat(client.push, stop))
+        await until(lambda: len(books.accepted) > 2_000)
+        await asyncio.to_thread(server.stop, signal.SIGKILL)
+        stop.set()
+    again = await asyncio.to_thread(start_server, *store, **bytecode)
+    client = LoadClient(again.port, books)
+    accepted = len(books.accepted)
+    await client.push()
+    assert len(books.accepted) == accepted + 1
+    assert cpu_s(again.process.pid) < BACK_CPU_S
+    for one in (*clients, client):
+        one.close()
+    assert await missing(stores[1], books.accepted) == set()
