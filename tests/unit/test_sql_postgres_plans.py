@@ -73,7 +73,7 @@ HOT: dict[str, dict[str, Any]] = {
         "reasons": [""] * 10,
         "errors": [""] * 10,
     },
-    "hold_queue": {"queue": 1},
+    "lock_queue_by_id": {"queue": 1},
     "push_single_statement": {
         "queue": 1,
         "now": None,

@@ -79,7 +79,7 @@ async def test_hot_verbs_take_few_round_trips(
 
     await push(store, "c")
     if single_statement:
-        assert round_trips == [["begin", "hold_queue", "push_one_single_statement", "commit"]]
+        assert round_trips == [["begin", "lock_queue_by_id", "push_one_single_statement", "commit"]]
     else:
         assert len(round_trips) == 2
         assert round_trips[0] == ["begin", "lock_queue", "heads", "find_jobs"]

@@ -50,7 +50,7 @@ class Changes(Struct, frozen=True):
 
 
 class Counter(Struct, frozen=True):
-    """`left_ms` is what remains of the counter's life, 0 if it lives for ever."""
+    """`left_ms` is what remains of the counter's life, 0 if it never ends."""
 
     value: int
     left_ms: int = 0
@@ -95,7 +95,7 @@ class Registry(Protocol):
         ...
 
     async def increment(self, name: str, by: int = 1, *, life_ms: int = 0) -> Counter:
-        """Add to a counter, creating it with the given life (0 = for ever). A counter past its life starts anew at 0.
+        """Add to a counter, creating it with the given life (0 = no end). A counter past its life starts anew at 0.
 
         by=0 reads without creating. Atomic; not idempotent.
         """

@@ -3,7 +3,7 @@
 Each push carries a mark that names the run and the job as it was seen, so that a run that is repeated after a crash
 puts no job back twice, also if the job was delivered and acked meanwhile. A copy that the run has put there and nobody
 has touched since gives way to a later state of the same job, or to a later job with the same id. A dead letter is
-pushed with a due time that never comes, so that no consumer can take it, and sent to the dead letters in a second step.
+pushed with a due time that never comes, so that no consumer can get it, and sent to the dead letters in a second step.
 Used by move and restore.
 """
 
@@ -91,7 +91,7 @@ async def _push(
 
 
 def new_job(job: Job, now: int) -> NewJob:
-    """What `used` has taken from the tries is gone from them, because a push always begins with none used."""
+    """The tries that were used are subtracted, because a push always begins with none used."""
     is_dead = job.state is State.DEAD
     return NewJob(
         job.id,

@@ -7,7 +7,7 @@ from duetime.stores.registry import GROUP_COPY, MOVED_AWAY, Record, Registry
 
 MOVE, MOVE_QUEUE = "move", "move-queue"
 STAYS = frozenset({"group", "group-pending", "journal", "restore", MOVE, MOVE_QUEUE, MOVED_AWAY})
-"""Kinds about the store itself. The journal's record is taken along by the rules of a pool's journal."""
+"""Kinds about the store itself. The journal's record moves by the rules of a pool's journal."""
 
 
 async def read_records(registry: Registry) -> Sequence[Record]:
@@ -36,7 +36,7 @@ async def write_records(registry: Registry, records: Sequence[Record]) -> list[R
 
 
 async def read_counters(registry: Registry) -> dict[str, int]:
-    """The counters that live for ever; the others end by themselves and are left."""
+    """The counters without an end; the others end by themselves and are left out."""
     return {
         name: value
         for name, value in sorted((await registry.counters()).items())

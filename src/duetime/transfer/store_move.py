@@ -1,8 +1,8 @@
 """Moves everything from one store to another, live: jobs batch by batch, rules, registry, the pool's journal.
 
-A queue is paused at the source first, so that nobody takes its jobs there while they are copied; producers may go on
-there, and consumers and producers may work at the target from the start. For each batch: copy it to the target under
-marks, then take exactly what was copied out of the source. After a crash between the two the jobs are in both stores,
+A queue is paused at the source first, so that no consumer leases its jobs there while they are copied. Producers may go
+on there, and consumers and producers may work at the target from the start. For each batch: copy it to the target under
+marks, then withdraw exactly what was copied from the source. After a crash between the two the jobs are in both stores,
 but the source is paused, and the next run finds the marks. The counts of joins go before the jobs that join.
 docs/decisions/026-moving-between-stores.md has the why.
 """
@@ -137,7 +137,7 @@ class StoreMove:
         self._problems: dict[tuple[Queue, str], str] = {}
         self._delivered: set[tuple[Queue, str, int]] = set()
         self._withdrawn: dict[tuple[Queue, str, int], int] = {}
-        """How often a copy was taken back because the job changed at the source meanwhile."""
+        """How often a copy was withdrawn because the job changed at the source meanwhile."""
         self._leased: dict[Queue, set[str]] = {}
         """How the ids of the leased jobs began when the counts of joins were last brought to the target."""
         self._known = self._undone = 0
@@ -293,7 +293,7 @@ class StoreMove:
         return len(arrived) - len(changed)
 
     async def _put_back(self, queue: Queue, jobs: Sequence[Job]) -> list[str]:
-        """A copy that was taken back has left its mark, so that the job needs another one to be copied again."""
+        """A copy that was withdrawn has left its mark, so that the job needs another one to be copied again."""
         runs = [self._withdrawn.get((queue, job.id, job.born), 0) for job in jobs]
         problems: dict[int, str] = {}
         for times in sorted(set(runs)):
@@ -304,7 +304,7 @@ class StoreMove:
         return [problems[place] for place in range(len(jobs))]
 
     async def _undo(self, queue: Queue, changed: Sequence[Job]) -> None:
-        """Jobs that changed at the source after they were listed: take the copies back. A copy that a consumer has
+        """Jobs that changed at the source after they were listed: withdraw the copies. A copy that a consumer has
         taken meanwhile is the job from now on, and what is left of it at the source goes without being copied. A copy
         that cannot be reached stays, and `put_back` replaces it in the next pass.
         """

@@ -273,7 +273,7 @@ async def reserve(members: Members, queue: Queue, asks: Sequence[Ask]) -> Reserv
     """Raises a member's problem only if no member answers."""
     heads = (await members.ask(lambda store: store.heads([queue]))).require_one().found
     waiting = {name: head for name, [head] in heads.items() if head is not None}
-    # Where no job waits, one member is asked all the same: it knows whether the queue is paused.
+    # Where no job waits, one member is asked anyway: it knows whether the queue is paused.
     names = sorted(waiting, key=lambda name: (waiting[name], name)) or list(heads)[:1]
     deliveries: list[list[Delivery]] = [[] for _ in asks]
     expired: list[Moved] = []

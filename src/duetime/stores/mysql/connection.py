@@ -361,8 +361,7 @@ class Migrator:
         self._query(f"UPDATE {migrations} SET applied_at = unix_timestamp() * 1000 WHERE number = %s", number)
 
     def _has_own_table(self) -> bool:
-        """Whether the table of migrations is there. Raises StoreDamaged if another one with a name of ours is there
-        without it."""
+        """Returns whether the table of migrations exists. Raises StoreDamaged if only others with our names do."""
         if "migrations" in (there := self._tables()):
             return True
         if there:

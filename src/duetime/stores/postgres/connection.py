@@ -41,7 +41,7 @@ CONNECTIONS = 8
 """Connections per process that run steps. Two more listen for wakes and send them, one more has lone pushes."""
 
 _SESSION = {
-    # Every query of ours has an index to use, but the statistics of a table that was empty a moment ago would make
+    # Each of our queries has an index to use, but the statistics of a table that was empty a moment ago would make
     # PostgreSQL read the whole table.
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",

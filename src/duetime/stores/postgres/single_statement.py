@@ -40,7 +40,7 @@ def push(step: ServerStep, queue: Queue, requests: Sequence[Push]) -> list[Pushe
 
 
 def is_usual_push(requests: Sequence[Push]) -> bool:
-    """Returns whether the statements below do for these requests, as far as it can be known without the database."""
+    """Returns whether the statements can serve these requests, as far as that is known without the database."""
     if any(request.mark for request in requests):
         return False
     jobs = [job for request in requests for job in request.jobs]
@@ -122,7 +122,7 @@ def _accepted(job: NewJob, now: int) -> Moved:
 
 
 def _is_usual(job: NewJob) -> bool:
-    """Returns whether the job's own times are no reason to refuse it, and the store gives it its born."""
+    """Returns whether the job's times are valid by themselves and it has no born yet."""
     return not job.born and (not job.ttl_ms or (job.due_at is None and job.delay_ms <= job.ttl_ms))
 
 

@@ -1,6 +1,6 @@
 """The names of all keys and channels in Redis. The head of lua/modules/keys.lua says what each key of a queue holds.
 
-A queue's keys share one hash tag and so one slot. There are 64 tags, fixed for ever: a reaper reads 64 agendas and not
+A queue's keys share one hash tag and so one slot. There are 64 tags, fixed forever: a reaper reads 64 agendas and not
 one per queue, and a Cluster spreads the tags over its nodes.
 """
 

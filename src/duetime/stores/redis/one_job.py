@@ -55,7 +55,7 @@ def pack_run(verb: Literal["EVAL", "EVALSHA"], script: str, queue: Queue, argume
 
 
 def push_arguments(request: Push) -> tuple[Argument, ...] | None:
-    """What `push_one` takes after now. Returns None if it does not do for this request."""
+    """What `push_one` takes after now. Returns None if it cannot serve this request."""
     if len(request.jobs) != 1 or request.mark or request.if_exists is IfExists.REPLACE:
         return None
     job = request.jobs[0]

@@ -236,7 +236,7 @@ class PushPlan:
         self.earliest: int | None = None
 
     def accept(self, request: Push) -> Pushed:
-        """Carry out a request that nothing speaks against."""
+        """Carry out a request that `refusal` did not refuse."""
         self._queue_row.known = 1
         return Pushed([self._add(new, request.if_exists) for new in request.jobs], self._now)
 

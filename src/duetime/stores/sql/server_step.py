@@ -179,7 +179,7 @@ class ServerStep(Step):
         if queue_id is None or not self.is_alone:
             return None
         known: dict[str, object] = {"queue": queue_id, "now": self._clock.now_ms() if self._clock else None}
-        sent = [("hold_queue", known), *((name, {**known, **given}) for name, given in commands)]
+        sent = [("lock_queue_by_id", known), *((name, {**known, **given}) for name, given in commands)]
         answers = self._session.fetch_and_commit(sent)
         self._session.begin(read_only=False)
         return answers[1:]
@@ -254,7 +254,7 @@ class ServerStep(Step):
         self.read_ahead([("ready_ahead", self._ready_parameters())])
 
     def _ready_parameters(self) -> dict[str, object]:
-        """Without a clock of ours, the statement reads the server's."""
+        """Without a `clock`, the statement reads the server's."""
         return {"now": self._clock.now_ms() if self._clock else None, "limit": self._ready_size}
 
     def ready_jobs(

@@ -242,7 +242,7 @@ class ConnectionThreads:
             try:
                 session = self._serve(session, calls, key)
             except BaseException as error:
-                # This is a bug of ours: better an error than callers that wait for ever.
+                # This is a bug in Duetime: an error is better than callers that wait forever.
                 log.exception("store_thread_failed")
                 self._fail(StoreUnavailable(f"the store's thread has failed: {error!r}", unknown=True), calls)
                 session = self._let_go(session)

@@ -128,7 +128,7 @@ def translate(error: sqlite3.Error, *, committing: bool = False) -> DuetimeError
 
 
 def is_unknown(error: sqlite3.Error) -> bool:
-    """Returns whether a statement that was its own transaction may have been committed all the same."""
+    """Returns whether a statement that was its own transaction may have been committed although it failed."""
     return primary_code(error) == sqlite3.SQLITE_IOERR and not lacks_room(error)
 
 

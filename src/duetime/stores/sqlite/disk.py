@@ -9,7 +9,7 @@ A SQLite file does not become smaller when jobs are deleted; the next jobs fill 
 go on with half of the reserve if the file itself has room for as much as the reserve.
 
 The reserve file grows with the log. The background thread makes it longer before the log has become that long, so that
-no push waits for it. A push that finds the reserve file too small all the same goes on only when it is large enough.
+no push waits for it. A push that still finds it too small goes on only when it is large enough.
 """
 
 import functools

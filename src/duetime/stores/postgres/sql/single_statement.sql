@@ -1,8 +1,9 @@
--- Whole verbs in one statement each, for the usual case: `hold_queue` and one of them travel with the begin and the
--- commit, so that the verb takes one round trip (`single_statement.py`). Each checks first whether the case is usual. If it is
--- not, the statement changes nothing and answers no row, and the verb runs step by step. A now of null is the clock.
+-- Whole verbs in one statement each, for the usual case: `lock_queue_by_id` and one of them travel with the begin and
+-- the commit, so that the verb takes one round trip (`single_statement.py`). Each checks first whether the case is
+-- usual. If it is not, the statement changes nothing and answers no row, and the verb runs step by step. A now of null is the
+-- clock.
 
--- name: hold_queue
+-- name: lock_queue_by_id
 -- description: Nobody else changes the queue until the transaction ends. The next statement sees what others committed.
 SELECT 1 FROM dt.queues WHERE id = %(queue)s FOR UPDATE;
 
@@ -120,9 +121,9 @@ FROM changed;
 
 -- The conditions of this statement contain every rule of the queue that can refuse a push, as those of
 -- `push_single_statement` do. Single values take a tenth to a fifth less of the server's time than arrays of one. The
--- day's totals are updated: the first push of a day finds no row of them and goes step by step. It may run alone, without
--- `hold_queue`. Then somebody else may change the queue after this statement's snapshot was taken: the queue's row has
--- another xmin after that, and the statement changes nothing.
+-- day's totals are updated: the first push of a day finds no row of them and goes step by step. It may run alone,
+-- without `lock_queue_by_id`. Then somebody else may change the queue after this statement's snapshot was taken: the
+-- queue's row has another xmin after that, and the statement changes nothing.
 -- name: push_one_single_statement
 -- description: As push_single_statement, for one job. Answers now, paused, and whether a job is due then or before.
 WITH seen AS MATERIALIZED (

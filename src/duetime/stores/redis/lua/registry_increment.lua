@@ -1,8 +1,8 @@
 -- Add to a counter, and clear away some whose life is over.
 -- KEYS: 1 the registry's prefix · 2 its version
--- ARGV: 1 now or '' · 2 name · 3 by how much (0 only reads) · 4 life_ms of a new counter (0 for ever) · 5 how many to
+-- ARGV: 1 now or '' · 2 name · 3 by how much (0 only reads) · 4 life_ms of a new counter (0 for no end) · 5 how many to
 --   clear away
--- Returns: { value, milliseconds left (0 for ever) }
+-- Returns: { value, milliseconds left (0 for no end) }
 -- Touches: counters lives
 
 local counters, lives = KEYS[1] .. ':counters', KEYS[1] .. ':lives'

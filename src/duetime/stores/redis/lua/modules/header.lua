@@ -18,7 +18,7 @@ function q.shape_of(flags)
   return shape
 end
 
--- Reads a header: born, expires_at, tries, priority, and where the body begins. Nothing if it is none of ours.
+-- Reads a header: born, expires_at, tries, priority, and where the body begins. Nothing if Duetime did not write it.
 function q.read_header(raw)
   local flags = byte(raw) or 0
   local shape = q.shapes[flags] or q.shape_of(flags)
@@ -41,7 +41,7 @@ function q.read_header(raw)
   return born, expires, two, shape[5], three
 end
 
--- True for a delivery record of ours.
+-- True for a delivery record that Duetime wrote.
 function q.is_record(record)
   return record and #record == RECORD_LENGTH and byte(record) <= DEAD_EXPIRED
 end

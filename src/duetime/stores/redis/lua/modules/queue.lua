@@ -203,7 +203,7 @@ function q.add_expiry(id, due, expires)
   q.next_end = math.min(q.next_end, expires + 1)
 end
 
--- Plans that a job waits, its record and header being as they shall be.
+-- Plans that a job waits; its record and header are planned by the caller, or need no change.
 function q.add_waiting(id, priority, due, expires)
   q.zadd(q.wait[priority], due, id)
   q.first_due = math.min(q.first_due, due)

@@ -1,6 +1,6 @@
 -- Module totals: what happened in the queue, day by day. Needs the module keys.
 
--- Days and packed totals by turns; a later one rules over an earlier one of the same day. There are few more days than
+-- Days alternate with packed totals; a later one replaces an earlier one of the same day. There are few more days than
 -- TOTAL_DAYS.
 function q.all_totals()
   local days, state = call('HGETALL', q.totals), call('HGET', q.meta, 'state')
@@ -11,7 +11,7 @@ function q.all_totals()
   return days
 end
 
--- Lets the totals of a queue that is forgotten for idleness go some time after it: soon if it was for one answer.
+-- Sets when the totals of a queue expire that was forgotten because it was idle: soon if it was for one answer.
 function q.age_totals()
   local accepted, days = 0, q.all_totals()
   for i = 2, #days, 2 do
