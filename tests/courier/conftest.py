@@ -73,6 +73,14 @@ class World:
     async def add(self, job_id: str, key: str = "mail", **body: Any) -> None:
         await self.service.jobs.add(self.place(key), job_id, body)
 
+    async def add_many(self, count: int, key: str = "mail") -> None:
+        for number in range(count):
+            await self.add(str(number), key)
+
+    async def all_gone(self, count: int, key: str = "mail") -> None:
+        for number in range(count):
+            await self.gone(str(number), key)
+
     async def job(self, job_id: str, key: str = "mail") -> Job | None:
         [job] = await self.engine.store.get(self.place(key).queue, [job_id])
         return job

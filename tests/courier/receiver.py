@@ -70,6 +70,12 @@ class Receiver:
             writer.transport.abort()
         await asyncio.sleep(0)
 
+    def hold(self) -> asyncio.Event:
+        """Leave all calls without an answer until the event is set."""
+        event = asyncio.Event()
+        self.answer = lambda call: Says(hold=event)
+        return event
+
     async def got(self, count: int) -> list[Call]:
         """Return once it was called that often."""
         await until(lambda: len(self.calls) >= count)

@@ -18,11 +18,9 @@ from tests.plugins.until import until
 
 
 async def test_a_topic_has_at_most_its_own_calls_under_way(world: World, receiver: Receiver) -> None:
-    go = asyncio.Event()
-    receiver.answer = lambda call: Says(hold=go)
+    go = receiver.hold()
     await world.topic(in_flight=3)
-    for number in range(10):
-        await world.add(str(number))
+    await world.add_many(10)
 
     await receiver.got(3)
     counts = await world.counts()
@@ -40,8 +38,7 @@ class TestPerHost:
         return CourierOptions(allowed=LOOPBACK, per_host=4, grace_s=2)
 
     async def test_a_host_has_a_limit_over_all_its_topics(self, world: World, receiver: Receiver) -> None:
-        go = asyncio.Event()
-        receiver.answer = lambda call: Says(hold=go)
+        go = receiver.hold()
         for key in ("a", "b"):
             await world.topic(key)
         for number in range(20):
@@ -59,14 +56,11 @@ async def test_a_slow_topic_does_not_hold_up_a_fast_one(world: World, receiver: 
     receiver.answer = lambda call: Says(hold=never) if call.path == "/slow" else OK
     await world.topic("slow", in_flight=5, timeout_ms=60_000)
     await world.topic("fast")
-    for number in range(50):
-        await world.add(str(number), key="slow")
+    await world.add_many(50, key="slow")
     await receiver.got(5)
 
-    for number in range(50):
-        await world.add(str(number), key="fast")
-    for number in range(50):
-        await world.gone(str(number), key="fast")
+    await world.add_many(50, key="fast")
+    await world.all_gone(50, key="fast")
 
     assert Counter(call.path for call in receiver.calls)["/slow"] == 5
     never.set()
@@ -86,8 +80,7 @@ class TestFewSlots:
         await receiver.got(1)  # takes the only slot until all others stand in line
         for key, priority in (("high", 1), ("normal", 2), ("low", 3)):
             await world.topic(key, priority=Priority(priority))
-            for number in range(60):
-                await world.add(str(number), key=key)
+            await world.add_many(60, key=key)
         await until(lambda: all(world.courier._tools.slots._lines[one] for one in Priority))
 
         go.set()
@@ -127,24 +120,19 @@ class TestOneNamespaceIsSlow:
         await world.topic("other/fast", callback=f"{receiver.url}/fast")
         for key in ("slow-1", "slow-2", "slow-3"):
             await world.topic(key, timeout_ms=600_000, priority=Priority.HIGH)
-            for number in range(10):
-                await world.add(str(number), key=key)
+            await world.add_many(10, key=key)
         await receiver.got(4)
 
-        for number in range(20):
-            await world.add(str(number), key="other/fast")
-        for number in range(20):
-            await world.gone(str(number), key="other/fast")
+        await world.add_many(20, key="other/fast")
+        await world.all_gone(20, key="other/fast")
 
         assert sum(call.path.startswith("/slow") for call in receiver.calls) == 4
         never.set()
 
     async def test_a_namespace_that_is_alone_has_all_slots(self, world: World, receiver: Receiver) -> None:
-        never = asyncio.Event()
-        receiver.answer = lambda call: Says(hold=never)
+        never = receiver.hold()
         await world.topic(timeout_ms=600_000)
-        for number in range(20):
-            await world.add(str(number))
+        await world.add_many(20)
 
         await receiver.got(8)
         assert world.courier.in_flight == 8
@@ -226,8 +214,7 @@ def test_a_breaker_opens_probes_and_closes() -> None:
 async def test_a_receiver_that_is_down_is_left_alone_and_its_jobs_keep(world: World) -> None:
     port = find_free_port()
     topic = await world.topic("down", callback=f"http://127.0.0.1:{port}/", in_flight=5, schedule="1h")
-    for number in range(60):
-        await world.add(str(number), key="down")
+    await world.add_many(60, key="down")
 
     lane = world.lane("down")
     assert lane
@@ -256,8 +243,7 @@ async def test_retry_after_holds_the_whole_topic(world: World, receiver: Receive
 
 async def test_a_rate_spreads_the_calls(world: World, receiver: Receiver) -> None:
     await world.topic(rate=10)
-    for number in range(10):
-        await world.add(str(number))
+    await world.add_many(10)
 
     calls = await receiver.got(10)
 
@@ -274,8 +260,7 @@ class TestShortLease:
         return CourierOptions(allowed=LOOPBACK, lease_ms=LEASE_MS, grace_s=2)
 
     async def test_the_lease_is_renewed_while_a_call_runs(self, world: World, receiver: Receiver) -> None:
-        go = asyncio.Event()
-        receiver.answer = lambda call: Says(hold=go)
+        go = receiver.hold()
         await world.topic(timeout_ms=60_000)
         await world.add("1")
         await receiver.got(1)
@@ -299,8 +284,7 @@ class TestShortLeaseAndFewSlots:
         return CourierOptions(allowed=LOOPBACK, lease_ms=LEASE_MS, in_flight=1, grace_s=2)
 
     async def test_a_job_that_waits_for_room_keeps_its_lease(self, world: World, receiver: Receiver) -> None:
-        go = asyncio.Event()
-        receiver.answer = lambda call: Says(hold=go)
+        go = receiver.hold()
         await world.topic("first", timeout_ms=60_000)
         await world.add("1", key="first")
         await receiver.got(1)
@@ -324,8 +308,7 @@ class TestShortLeaseAndFewSlots:
     async def test_a_job_that_is_deleted_while_it_waits_for_room_is_not_called_for(
         self, world: World, receiver: Receiver
     ) -> None:
-        go = asyncio.Event()
-        receiver.answer = lambda call: Says(hold=go)
+        go = receiver.hold()
         await world.topic("first", timeout_ms=60_000)
         await world.add("1", key="first")
         await receiver.got(1)
@@ -345,8 +328,7 @@ class TestShortLeaseAndFewSlots:
 
 
 async def test_a_job_that_is_deleted_during_its_call_is_not_counted(world: World, receiver: Receiver) -> None:
-    go = asyncio.Event()
-    receiver.answer = lambda call: Says(hold=go)
+    go = receiver.hold()
     topic = await world.topic()
     await world.add("1")
     await receiver.got(1)
@@ -364,11 +346,9 @@ async def test_a_job_that_is_deleted_during_its_call_is_not_counted(world: World
 
 
 async def test_a_stop_finishes_what_runs_and_starts_nothing_new(world: World, receiver: Receiver) -> None:
-    go = asyncio.Event()
-    receiver.answer = lambda call: Says(hold=go)
+    go = receiver.hold()
     await world.topic(in_flight=2)
-    for number in range(5):
-        await world.add(str(number))
+    await world.add_many(5)
     await receiver.got(2)
 
     stop = asyncio.create_task(world.courier.__aexit__())
@@ -388,11 +368,9 @@ class TestOnAFile:
         return f"sqlite://{tmp_path}/jobs.db"
 
     async def test_a_stop_also_acks_what_it_finished(self, world: World, receiver: Receiver) -> None:
-        go = asyncio.Event()
-        receiver.answer = lambda call: Says(hold=go)
+        go = receiver.hold()
         topic = await world.topic()
-        for number in range(5):
-            await world.add(str(number))
+        await world.add_many(5)
         await receiver.got(5)
 
         stop = asyncio.create_task(world.courier.__aexit__())
@@ -414,8 +392,7 @@ class TestShortGrace:
         return CourierOptions(allowed=LOOPBACK, grace_s=0.05)
 
     async def test_what_does_not_end_in_time_is_given_back(self, world: World, receiver: Receiver) -> None:
-        never = asyncio.Event()
-        receiver.answer = lambda call: Says(hold=never)
+        never = receiver.hold()
         await world.topic(timeout_ms=60_000)
         await world.add("1")
         await receiver.got(1)
@@ -431,8 +408,7 @@ class TestShortGrace:
 async def test_two_couriers_share_the_work(world: World, receiver: Receiver) -> None:
     async with Courier(world.pools, world.registry_copy, options=CourierOptions(allowed=LOOPBACK, grace_s=2)):
         await world.topic()
-        for number in range(100):
-            await world.add(str(number))
+        await world.add_many(100)
         await receiver.got(100)
         await until(lambda: world.courier.in_flight == 0)
 

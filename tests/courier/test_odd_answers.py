@@ -15,8 +15,7 @@ from tests.plugins.until import until
 
 
 async def test_a_receiver_that_hangs_costs_the_topics_timeout(world: World, receiver: Receiver) -> None:
-    never = asyncio.Event()
-    receiver.answer = lambda call: Says(hold=never)
+    receiver.hold()
     await world.topic(timeout_ms=500)
 
     await world.add("1")

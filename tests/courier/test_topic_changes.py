@@ -67,8 +67,7 @@ async def test_a_removed_topic_ends_also_if_a_job_is_deleted_meanwhile(
 ) -> None:
     topic = await world.topic()
     await world.courier._stop_reserving()
-    for number in range(3):
-        await world.add(str(number))
+    await world.add_many(3)
     await world.topics.remove(world.place("mail"))
     lane, kill = RemovedTopicLane(world.place("mail"), topic, world.courier._tools, world.topics), world.engine.kill
 
