@@ -2,32 +2,17 @@
 
 import asyncio
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import duetime
-from tests.plugins.serving import serving
 
 PUSHES = 20
 PATIENCE_S = 60
 
 Work = Callable[[], object]
-
-
-@pytest.fixture(params=["sqlite", "redis", "http"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    match request.param:
-        case "sqlite":
-            yield f"sqlite://{tmp_path}/jobs.db"
-        case "redis":
-            yield request.getfixturevalue("redis_url")
-        case _:
-            with serving(tmp_path, "--dev") as served:
-                yield served.api
 
 
 def in_a_fork(work: Work) -> Callable[[], Any]:

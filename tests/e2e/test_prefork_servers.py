@@ -17,7 +17,6 @@ import duetime
 from tests.plugins.ci import missing_service
 from tests.plugins.ports import find_free_port
 from tests.plugins.processes import guard, release
-from tests.plugins.serving import serving
 
 REQUESTS = 60
 
@@ -84,18 +83,6 @@ for _ in range(3):
     children.append(pid)
 sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children))
 """
-
-
-@pytest.fixture(params=["sqlite", "redis", "http"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    match request.param:
-        case "sqlite":
-            yield f"sqlite://{tmp_path}/jobs.db"
-        case "redis":
-            yield request.getfixturevalue("redis_url")
-        case _:
-            with serving(tmp_path, "--dev") as served:
-                yield served.api
 
 
 @pytest.fixture
