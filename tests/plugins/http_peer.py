@@ -9,7 +9,8 @@ from starlette.types import Receive, Scope, Send
 
 from duetime.http.exchange import ClientGone
 from duetime.http.listener import Listener
-from duetime.http.service import HttpLimits
+from duetime.http.service import Budget, HttpLimits
+from duetime.protocols.asgi import refusal_body
 
 QUICK = HttpLimits(head_s=0.2, body_s=0.2, idle_s=0.2, write_s=0.2, linger_s=0.2)
 Reply = tuple[int, dict[str, str], bytes]
@@ -69,9 +70,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(app: App, limits: HttpLimits | None = None) -> AsyncIterator[Server]:
-    sock = socket.create_server(("127.0.0.1", 0))
-    listener = Listener(app, [sock], limits=limits)
+async def serving(app: App, limits: HttpLimits | None = None, *, budget: Budget | None = None) -> AsyncIterator[Server]:
+    sock = socket.create_server(("127.0.0.1", 0), backlog=512)
+    listener = Listener(app, [sock], limits=limits, budget=budget)
+    if budget:
+        listener.service.refusal_body = refusal_body
     await listener.start()
     server = Server(listener, sock.getsockname()[1])
     try:
@@ -81,6 +84,7 @@ async def serving(app: App, limits: HttpLimits | None = None) -> AsyncIterator[S
         for peer in server.peers:
             peer.writer.transport.abort()
         await listener.stop(1)
+        assert not (budget and budget.held)
 
 
 async def answer(send: Send, status: int = 200, body: bytes = b"", *headers: tuple[bytes, bytes]) -> None:

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -13,29 +11,11 @@ from duetime.http.exchange import ClientGone, Exchange
 from duetime.http.listener import Listener
 from duetime.http.service import SMALL, SPARE, Budget, HttpLimits
 from duetime.model.errors import Overloaded
-from duetime.protocols.asgi import refusal_body
-from tests.plugins.http_peer import App, Server, answer, echo, read_all
+from tests.plugins.http_peer import answer, echo, read_all, serving
 from tests.plugins.until import until
 
 MIB = 1_048_576
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-@asynccontextmanager
-async def serving(app: App, budget: Budget, limits: HttpLimits | None = None) -> AsyncIterator[Server]:
-    sock = socket.create_server(("127.0.0.1", 0), backlog=512)
-    listener = Listener(app, [sock], limits=limits, budget=budget)
-    listener.service.refusal_body = refusal_body
-    await listener.start()
-    server = Server(listener, sock.getsockname()[1])
-    try:
-        async with asyncio.timeout(60):
-            yield server
-    finally:
-        for peer in server.peers:
-            peer.writer.transport.abort()
-        await listener.stop(1)
-        assert budget.held == 0
 
 
 class Gate:
@@ -59,7 +39,7 @@ def put(size: int) -> bytes:
 
 async def test_large_bodies_stop_at_three_quarters_and_small_ones_pass() -> None:
     gate, budget = Gate(), Budget(4 * MIB)
-    async with serving(gate, budget) as server:
+    async with serving(gate, budget=budget) as server:
         large = [await server.connect() for _ in range(3)]
         for peer in large:
             peer.say(put(MIB))
@@ -81,7 +61,7 @@ async def test_large_bodies_stop_at_three_quarters_and_small_ones_pass() -> None
 
 async def test_a_large_body_is_refused_long_before_it_is_whole() -> None:
     budget = Budget(4 * MIB)
-    async with serving(Gate(), budget) as server:
+    async with serving(Gate(), budget=budget) as server:
         peer = await server.connect()
         peer.say(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (100 * MIB))
         peer.say(b"x" * (2 * SMALL))
@@ -90,7 +70,7 @@ async def test_a_large_body_is_refused_long_before_it_is_whole() -> None:
 
 async def test_a_chunked_body_pays_as_it_comes() -> None:
     budget = Budget(MIB)
-    async with serving(Gate(), budget) as server:
+    async with serving(Gate(), budget=budget) as server:
         peer = await server.connect()
         peer.say(
             b"PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -107,7 +87,7 @@ async def test_requests_sent_ahead_are_bounded_for_all_clients_together() -> Non
         await answer(send)
 
     budget = Budget(MIB)
-    async with serving(app, budget) as server:
+    async with serving(app, budget=budget) as server:
         for _ in range(20):
             (await server.connect()).say(GET * 1000)
         await until(lambda: budget.refused)
@@ -118,7 +98,7 @@ async def test_requests_sent_ahead_are_bounded_for_all_clients_together() -> Non
 
 async def test_unfinished_headers_are_bounded_for_all_clients_together() -> None:
     budget = Budget(MIB)
-    async with serving(echo, budget) as server:
+    async with serving(echo, budget=budget) as server:
         for _ in range(40):
             (await server.connect()).say(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 30_000)
         await until(lambda: budget.refused)
@@ -136,7 +116,7 @@ async def test_a_large_answer_is_refused_while_others_are_not_read_and_its_job_g
             given_back += 1
 
     budget = Budget(20 * MIB)
-    async with serving(app, budget) as server:
+    async with serving(app, budget=budget) as server:
         deaf = [await server.connect() for _ in range(8)]
         for peer in deaf:
             peer.writer.transport.pause_reading()  # pyright: ignore
@@ -156,7 +136,7 @@ async def test_a_client_that_does_not_read_gets_no_further_answers() -> None:
         await answer(send, 200, b"x" * MIB)
 
     budget = Budget(64 * MIB)
-    async with serving(app, budget) as server:
+    async with serving(app, budget=budget) as server:
         peer = await server.connect()
         peer.writer.transport.pause_reading()  # pyright: ignore
         peer.say(GET * 100)
@@ -169,7 +149,7 @@ async def test_a_client_that_does_not_read_gets_no_further_answers() -> None:
 
 async def test_a_full_listener_closes_who_is_idle_longest() -> None:
     budget = Budget(MIB)
-    async with serving(echo, budget, HttpLimits(connections=4)) as server:
+    async with serving(echo, HttpLimits(connections=4), budget=budget) as server:
         oldest, *others = [await server.connect() for _ in range(4)]
         for peer in (oldest, *others):
             assert (await peer.ask(GET))[0] == 200
@@ -183,7 +163,7 @@ async def test_a_full_listener_closes_who_is_idle_longest() -> None:
 
 async def test_beyond_the_limit_a_client_gets_its_answer_and_is_closed() -> None:
     gate, budget = Gate(), Budget(MIB)
-    async with serving(gate, budget, HttpLimits(connections=2)) as server:
+    async with serving(gate, HttpLimits(connections=2), budget=budget) as server:
         busy = [await server.connect() for _ in range(2)]
         for peer in busy:
             peer.say(put(1))
@@ -203,7 +183,7 @@ async def test_beyond_the_limit_a_client_gets_its_answer_and_is_closed() -> None
 
 async def test_a_fresh_connection_is_not_closed_for_the_next_one() -> None:
     gate, budget = Gate(), Budget(MIB)
-    async with serving(gate, budget, HttpLimits(connections=2)) as server:
+    async with serving(gate, HttpLimits(connections=2), budget=budget) as server:
         busy = [await server.connect() for _ in range(2)]
         for peer in busy:
             peer.say(put(1))
@@ -226,7 +206,7 @@ async def test_polls_leave_room_for_requests_that_end() -> None:
             await answer(send, 201)
 
     poll = GET.replace(b" / ", b" /poll ")
-    async with serving(app, Budget(MIB), HttpLimits(connections=8)) as server:
+    async with serving(app, HttpLimits(connections=8), budget=Budget(MIB)) as server:
         producer = await server.connect()
         assert (await producer.ask(GET))[0] == 201
         polls = [await server.connect() for _ in range(7)]
@@ -246,7 +226,7 @@ async def test_polls_leave_room_for_requests_that_end() -> None:
 
 async def test_clients_wait_in_the_queue_when_all_spare_connections_are_busy() -> None:
     gate, budget = Gate(), Budget(MIB)
-    async with serving(gate, budget, HttpLimits(connections=1)) as server:
+    async with serving(gate, HttpLimits(connections=1), budget=budget) as server:
         busy = [await server.connect() for _ in range(SPARE + 1)]
         for peer in busy:
             peer.say(put(1))
@@ -262,7 +242,7 @@ async def test_clients_wait_in_the_queue_when_all_spare_connections_are_busy() -
 
 
 async def test_an_overload_has_the_form_of_its_protocol() -> None:
-    async with serving(echo, Budget(MIB)) as server:
+    async with serving(echo, budget=Budget(MIB)) as server:
         for path, kind in ((b"/v1/queues/a/b/jobs", "application/problem+json"), (b"/api/a/b", "application/json")):
             status, headers, body = await (await server.connect()).ask(put(2 * MIB).replace(b" / ", b" %b " % path, 1))
             assert (status, headers["content-type"], headers["retry-after"]) == (503, kind, "1")
