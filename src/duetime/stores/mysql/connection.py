@@ -350,7 +350,7 @@ class Migrator:
         name, script = self._migrations[number]
         migrations = self._address.table("migrations")
         if not self._has_own_table():
-            self._query(self._own_table())
+            self._query(self._statements(load_schema("mysql"))[0])  # it makes the table of migrations
         self._query(f"INSERT IGNORE INTO {migrations} (number, name, applied_at) VALUES (%s, %s, 0)", number, name)
         for statement in self._statements(script):
             try:
@@ -367,10 +367,6 @@ class Migrator:
         if there:
             raise self._foreign(min(there))
         return False
-
-    def _own_table(self) -> str:
-        """The schema's first statement makes the table of migrations."""
-        return self._statements(load_schema("mysql"))[0]
 
     def _statements(self, script: str) -> list[str]:
         named = self._address.name_tables(script).replace(MARIADB_COLLATION, collation(self._connection))

@@ -23,7 +23,7 @@ from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError, JobExists, StoreUnavailable
 from duetime.model.job import STEP_JOBS, IfExists, Job, Moved, NewJob, State
 from duetime.model.names import Queue
-from duetime.stores.base import Mark, Page, Push, Pushed, Store, Withdrawal, get_all
+from duetime.stores.base import Mark, Push, Pushed, Store, Withdrawal, get_all
 from duetime.stores.group.member import Member
 
 MARK_MS = 6 * 3_600_000
@@ -166,11 +166,14 @@ class Promoter:
 
     async def _promote_state(self, queue: Queue, state: State, last: int) -> int:
         """Some pages are promoted at the same time, so that both stores have work."""
-        promoted, cursor, more = 0, None, True
+        promoted, more = 0, True
+        cursor: str | None = None
         while more:
             pages: list[list[Job]] = []
             while more and len(pages) < PAGES:
-                page = await self._page(queue, state, cursor)
+                page = await self._tiers.cold.call(
+                    lambda store, cursor=cursor: store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
+                )
                 pages.append([job for job in page.jobs if job.due_at <= last])
                 cursor, more = page.cursor, page.cursor is not None and len(pages[-1]) == len(page.jobs)
             answers = await asyncio.gather(
@@ -181,9 +184,6 @@ class Promoter:
                     raise answer
                 promoted += answer
         return promoted
-
-    async def _page(self, queue: Queue, state: State, cursor: str | None) -> Page:
-        return await self._tiers.cold.call(lambda store: store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS))
 
     async def _run(self) -> None:
         outage = Outage()
