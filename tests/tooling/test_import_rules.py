@@ -118,3 +118,28 @@ def test_a_new_module_must_be_given_its_place(tmp_path: Path, module: str) -> No
 
     assert result.returncode == 1, result.stdout + result.stderr
     assert module.rpartition(".")[2] in result.stdout
+
+
+def test_programs_that_only_push_need_nothing_of_posix() -> None:
+    """As on Windows: the modules and functions that it lacks are taken away."""
+    program = """
+import asyncio, concurrent.futures.process, multiprocessing.connection, os, subprocess, sys, httpx, zoneinfo
+for name in ("fcntl", "resource", "pwd", "grp", "termios", "uvloop"):
+    sys.modules[name] = None
+for name in ("register_at_fork", "sysconf", "fork", "getuid"):
+    delattr(os, name)
+sys.platform = "win32"
+import duetime, duetime.testing
+duetime.connect("http://127.0.0.1:9").close()
+with duetime.connect("memory:") as client:
+    client.queue("mail").push("hello")
+app = duetime.App("http://127.0.0.1:9")
+@app.task
+def send(to: str) -> None: ...
+with duetime.testing.in_memory(app) as box:
+    send.later("5m", "ann")
+    box.travel("5m")
+    assert [one.is_done for one in box.run()] == [True]
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stderr

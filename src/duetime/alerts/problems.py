@@ -13,7 +13,6 @@ command line (on a store) change them with the functions here, which return the 
 """
 
 import asyncio
-import fcntl
 import hashlib
 import logging
 import math
@@ -412,6 +411,8 @@ class DeploymentLock:
 
     def is_leader(self) -> bool:
         if self._file is None:
+            import fcntl  # noqa: PLC0415 - Windows has none, and imports this module
+
             try:
                 file = os.open(_private_folder() / f"{self._name}.leader", os.O_RDWR | os.O_CREAT, 0o600)
             except (OSError, RuntimeError) as error:

@@ -8,9 +8,9 @@ A node is one life of one process; its name is the instance's name and a ULID. A
 holds (first and last seq), so that a reader knows what is missing without opening a file.
 """
 
-import fcntl
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -106,7 +106,7 @@ class Lock:
         except FileNotFoundError:
             return None
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle, shared=False)
         except OSError:
             os.close(handle)
             return None
@@ -133,7 +133,15 @@ def _close_inherited() -> None:
         lock.close()
 
 
-os.register_at_fork(after_in_child=_close_inherited)
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_close_inherited)
+
+
+def _lock(handle: int, *, shared: bool) -> None:
+    """Raises OSError if another process holds the lock."""
+    import fcntl  # noqa: PLC0415 - Windows has none, and imports this module
+
+    fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 def is_alive(node: Path) -> bool:
@@ -143,7 +151,7 @@ def is_alive(node: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _lock(handle, shared=True)
     except OSError:
         return True
     else:

@@ -7,6 +7,7 @@ have the same text form and hold the delay in the last four bytes.
 
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Callable
 
@@ -31,7 +32,8 @@ def _count_fork() -> None:
     _forks += 1
 
 
-os.register_at_fork(after_in_child=_count_fork)
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_count_fork)
 
 
 class IdMaker:

@@ -6,7 +6,6 @@ Cancel or Fail to choose how its job ends.
 """
 
 import os
-import resource
 import sys
 import time
 from collections.abc import Mapping
@@ -22,7 +21,6 @@ from duetime.model.clock import Duration, duration_ms
 from duetime.model.job import Delivery
 from duetime.wire.payload import Payload
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
 MB = 1_048_576
 GRACE_S = 1.0
 """How long a job may clean up after its time is over, before its process is ended."""
@@ -249,5 +247,7 @@ def resident_mb(pid: int | None = None) -> float:
         if pid is not None or sys.platform == "linux":
             return 0.0
         # Without /proc there is only the highest it ever was, in bytes on macOS.
+        import resource  # noqa: PLC0415 - Windows has none, and imports this module
+
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MB
-    return pages * PAGE / MB
+    return pages * os.sysconf("SC_PAGE_SIZE") / MB
