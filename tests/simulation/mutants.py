@@ -50,11 +50,11 @@ MUTANTS = [
         """            queue_waiters.parked[waiter] = None
             waiter.lists.append(queue_waiters)
         try:
-            found = await first()
+            found = await first
 """,
         """            waiter.lists.append(queue_waiters)
         try:
-            found = await first()
+            found = await first
             for queue_waiters in waiter.lists:
                 queue_waiters.parked[waiter] = None
 """,
@@ -193,7 +193,7 @@ MUTANTS = [
         "return min(max(reaped.next_at - reaped.now, 0) / 1000, LONGEST_REST_S)",
         "return 60.0",
     ),
-    Mutant("the reaper is not woken", REAPER, "            self._news.set()", "            pass"),
+    Mutant("the reaper is not woken", REAPER, "            self._is_earlier.set()", "            pass"),
     Mutant(
         "jobs of the first queues are kept when a later queue fails",
         ENGINE,
