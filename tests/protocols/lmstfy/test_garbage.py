@@ -24,67 +24,19 @@ METHODS = ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "PROPFIND"]
 TAILS = ["", "/bulk", "/peek", "/size", "/deadletter", "/deadletter/size", "/job/", "/job/x", "/job/x/y", "/", "//"]
 NAMES = ["ns", "q", "_q", "a,b", ",", "", ".", "..", "%2e%2e", "%00", "%ff", "%", "%zz", "x" * 300, "ä", "😀", "a b"]
 NUMBERS = [
-    "",
-    "0",
-    "00",
-    "1",
-    "-1",
-    "+1",
-    " 1",
-    "1.5",
-    "x",
-    "²",
-    "4294967296",
-    "9" * 50,
-    "NaN",
-    "0x1",
-    "1e9",
-    "%00",
-    "%",
-]
+    "", "0", "00", "1", "-1", "+1", " 1", "1.5", "x", "²", "4294967296", "9" * 50, "NaN", "0x1", "1e9", "%00", "%",
+]  # fmt: skip
 PARAMETERS = [
-    "delay",
-    "ttl",
-    "tries",
-    "ttr",
-    "count",
-    "limit",
-    "freeze_tries",
-    "token",
-    "",
-    "&",
-    "=",
-    ";",
-    "%",
-    "délay",
-]
+    "delay", "ttl", "tries", "ttr", "count", "limit", "freeze_tries", "token", "", "&", "=", ";", "%", "délay",
+]  # fmt: skip
 BODIES = [
-    b"",
-    b"[]",
-    b"null",
-    b"[1,2]",
-    b"[",
-    b"{}",
-    b'["\\ud800"]',
-    b"[" * 2000,
-    b"\xff\xfe",
-    b"[" + b"1," * 70 + b"1]",
-]
+    b"", b"[]", b"null", b"[1,2]", b"[", b"{}", b'["\\ud800"]', b"[" * 2000, b"\xff\xfe", b"[" + b"1," * 70 + b"1]",
+]  # fmt: skip
 HEADERS = ["X-Token", "Enable-Job-Version", "Job-Attr-", "Job-Attr-A", "Content-Type", "Expect", "Connection", "Range"]
 VALUES = [
-    "",
-    "YES",
-    "yes",
-    "x",
-    "x" * 300,
-    "ä",
-    "a:b:c",
-    ":",
-    "nowhere:x",
-    "second:",
-    "100-continue",
+    "", "YES", "yes", "x", "x" * 300, "ä", "a:b:c", ":", "nowhere:x", "second:", "100-continue",
     "multipart/form-data",
-]
+]  # fmt: skip
 
 
 class Aim(Enum):
