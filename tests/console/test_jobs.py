@@ -282,3 +282,12 @@ def test_the_next_jobs_of_all_queues_are_listed_by_due_time(boss: Visitor, clien
     assert "not yet" in boss.get("jobs").text
     for name in names:
         client.queue(name).purge()
+
+
+def test_a_queue_without_history_says_so(boss: Visitor, client: duetime.Client) -> None:
+    name = f"quiet-{uuid.uuid4().hex[:8]}"
+    client.queue(name).later("1h", "x")
+    page = boss.get("queue", pool="default", namespace="default", queue=name).text
+    assert "Nothing happened in this queue in this time." in page
+    assert 'class="chart"' not in page
+    client.queue(name).purge()

@@ -89,3 +89,21 @@ def test_a_topic_with_a_mail_address_is_refused_with_the_setting_that_allows_it(
     refused = boss.post("do/add-topic", **place, callback="https://shop.example.com/x", alert="ops@example.com")
     assert "alert_mail_domains" in refused.text
     assert boss.get("topic", pool="default", namespace="default", queue="mailing").status_code == 404
+
+
+def test_a_new_topic_is_tried_before_it_is_created(boss: Visitor, client: duetime.Client, receiver: str) -> None:
+    form = {
+        "topic": "tried",
+        "namespace": "default",
+        "pool": "default",
+        "method": "GET",
+        "success": "status",
+        "cap": "7",
+    }
+    form["callback"] = f"{receiver}/tried"
+    page = boss.post("do/try-topic", **form).text
+    assert "HTTP 200" in page
+    assert f"{receiver}/tried" in page
+    assert 'name="cap" value="7"' in page  # the form is kept
+    assert "tried" not in [one.topic for one in Topics(client).list_topics()]
+    assert boss.post("do/try-topic", **{**form, "cap": "many"}).text.count('class="field-error"') == 1

@@ -130,10 +130,13 @@ class TopicService:
 
     async def sample(self, address: TopicAddress, body: bytes = b"") -> SampleOut:
         """Call the topic's callback once; answers the request and the answer."""
+        return await self.sample_of(address, await self.topics.get(address), body)
+
+    async def sample_of(self, address: TopicAddress, topic: Topic, body: bytes = b"") -> SampleOut:
+        """As `sample`, for a topic that need not be registered."""
         # Imported late: only the server's extra installs the HTTP client, and an SDK without it can do all the rest.
         from duetime.callbacks.caller import call_sample  # noqa: PLC0415
 
-        topic = await self.topics.get(address)
         sample = await call_sample(topic, address, self._targets, body=body, zone=self._zone)
         request, answer = sample.request, sample.answer
         return SampleOut(

@@ -163,6 +163,7 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/do/undo-bulk", bulk.undo, Role.OPERATOR),
     ConsoleRoute("/do/failures", failures.act, Role.OPERATOR),
     ConsoleRoute("/do/add-topic", topics.add_topic, Role.OPERATOR, topics.show_new_topic),
+    ConsoleRoute("/do/try-topic", topics.try_topic, Role.OPERATOR, topics.show_new_topic),
     ConsoleRoute("/do/edit-topic", topics.edit_topic, Role.OPERATOR, topics.show_topic),
     ConsoleRoute("/do/online", topics.set_online, Role.OPERATOR),
     ConsoleRoute("/do/offline", topics.set_offline, Role.OPERATOR),

@@ -213,7 +213,8 @@ class ConsoleServices:
 class Visit:
     """One request of one person, as every page and action of the console gets it: the session, the form, the language,
     and the ways to answer. `session` is None for a visitor who is not logged in; `fields` are those of the form that
-    was posted, and `errors` says what is wrong with them, by the name of the field.
+    was posted, and `errors` says what is wrong with them, by the name of the field; `is_tried`: the form was tried, and
+    is shown again as it was.
     """
 
     def __init__(self, request: Request, services: ConsoleServices, session: Session | None, language: str) -> None:
@@ -224,6 +225,7 @@ class Visit:
         self.language = language
         self.fields: list[tuple[str, str]] = []
         self.errors: Mapping[str, str] = {}
+        self.is_tried = False
         self.query: Mapping[str, str] = request.query_params
         self.now = int(time.time() * 1000)
 
@@ -378,11 +380,11 @@ class Visit:
         return self.field(name) or self.query.get(name, "")
 
     def kept(self, name: str, otherwise: object = "") -> str:
-        """What the visitor typed into a field, if its form was refused; else what the form has there at first."""
-        return self.given(name) if self.errors else str(otherwise)
+        """What the visitor typed into a field, if its form is shown again; else what the form has there at first."""
+        return self.given(name) if self.errors or self.is_tried else str(otherwise)
 
     def kept_check(self, name: str, *, otherwise: bool = False) -> bool:
-        return self.field(name) == "on" if self.errors else otherwise
+        return self.field(name) == "on" if self.errors or self.is_tried else otherwise
 
     def pool(self) -> str:
         return self.given("pool") or "default"

@@ -213,8 +213,8 @@ def _bars(topic: TopicOut, name: str) -> list[Bar]:
     return [day_bar(day, getattr(one, name)) for day, one in counts]
 
 
-async def show_new_topic(visit: Visit) -> Response:
-    """An empty form, or one with the settings of another topic."""
+async def show_new_topic(visit: Visit, sample: SampleOut | None = None) -> Response:
+    """An empty form, or one with the settings of another topic; with what a test call of it answered."""
     like: TopicOut | None = None
     if visit.query.get("like"):
         queue = check_queue(visit.query.get("namespace", ""), visit.query["like"])
@@ -226,6 +226,7 @@ async def show_new_topic(visit: Visit) -> Response:
         pools=visit.parts.pools.names,
         topic=like,
         schedule=schedule_words(visit, like.schedule if like else DEFAULT_SCHEDULE, like.cap if like else DEFAULT_CAP),
+        sample=sample,
         **new,
         **_options(),
     )
@@ -317,6 +318,19 @@ async def add_topic(visit: Visit) -> Response:
         raise FormRefused({error.fields.get("path", "").removeprefix("$."): error.message}) from None
     await visit.log("add-topic", queue, message.callback)
     return visit.go(queue_link(visit.pool(), queue, "topic"), visit.say("topic.added", topic=queue.name))
+
+
+async def try_topic(visit: Visit) -> Response:
+    """Call the URL of a new topic once, before it is created. The call is not signed."""
+    message = _read(visit, TopicIn)
+    queue = check_queue(visit.field("namespace").strip(), message.topic)
+    visit.check_sees(visit.pool(), queue.namespace)
+    topic = msgspec.structs.replace(topic_of(message), secret="")
+    body = b'{"sample": "1"}'
+    sample = await visit.parts.topics.sample_of(TopicAddress(visit.pool(), queue), topic, body)
+    await visit.log("test-topic", queue, sample.verdict)
+    visit.is_tried = True
+    return await show_new_topic(visit, sample)
 
 
 async def edit_topic(visit: Visit) -> Response:
