@@ -92,11 +92,20 @@ def receiver() -> Iterator[str]:
 
 @contextmanager
 def worker(api: str, folder: str) -> Iterator[None]:
-    """A worker that has its hands full, with tasks that recur."""
+    """A worker that runs as many jobs as it can, with tasks that recur and a batch."""
     Path(folder, "shop.py").write_text(TASKS.format(api=api))
     with duetime.connect(api) as client:
+        client.schedules.put("month-end", queue="reports", cron="0 6 1 * *", tz="Europe/Berlin", body={"kind": "month"})
+        client.schedules.run("month-end")
         data = {"displayName": None, "job": "shop.resize", "uuid": "1"}
         client.queue("images").bulk([{**data, "data": {"picture": f"A-{number}.png"}} for number in range(3)])
+    batch = duetime.App(api).batch("Newsletter", queue="mail").open()
+    with duetime.connect(api) as client:
+        client.queue(batch.queue).bulk([{"to": f"customer{number}@example.com"} for number in range(40)], delay="1h")
+        client.queue(batch.queue).bulk([{"to": f"customer{number}@example.com"} for number in range(60)])
+        for job in client.queue(batch.queue).reserve(limit=50):
+            client.ack(job)
+    batch.close()
     command = [str(Path(sys.executable).with_name("duetime")), "work", "shop:app", "--concurrency", "2"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -200,6 +209,8 @@ def pages(story: str) -> dict[str, str]:
         "jobs": f"/console/jobs?{queue}reminders&state=delayed",
         "job": f"/console/job?{queue}orders&id={story}",
         "failures": "/console/failures",
+        "batches": "/console/batches",
+        "schedules": "/console/schedules",
         "topics": "/console/topics",
         "topic": f"/console/topic?{queue}order.paid",
         "stores": "/console/stores",
