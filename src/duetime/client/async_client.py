@@ -237,10 +237,11 @@ class AsyncQueueClient(AsyncQueue[AsyncLeasedJob]):
         StoreUnavailable with an unknown outcome the same call may be repeated; a job that the lost answer had is
         delivered again after its ttr.
         """
-        ttr_ms, wait_ms, found = duration_ms(ttr), duration_ms(wait), None
+        found, waits = None, False
         if ack is not None:
-            found = await self._send(ack_and_reserve(self.name, ack, ttr_ms))
-        if found is None or (wait_ms and not found):
+            waits = duration_ms(wait) > 0
+            found = await self._send(ack_and_reserve(self.name, ack, duration_ms(ttr)))
+        if found is None or (waits and not found):
             found = await self._send(calls.reserve(self.name.namespace, [self.name], 1, ttr, wait))
         return AsyncLeasedJob(self._client, found[0]) if found else None
 
