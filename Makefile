@@ -7,6 +7,8 @@ ARGS ?=
 FULL_SCALE ?= 10
 # Histories that `make faults` simulates; `make test` runs 500.
 SEEDS ?= 100000
+# How long `make soak` takes.
+MINUTES ?= 10
 # Processes that run tests side by side; 0 runs them in one, for a debugger.
 JOBS ?= auto
 
@@ -23,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --durations 10
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
-.PHONY: help run setup setup-dev setup-bench test test-full check quick format faults mutants pipeline screenshots docs bench lock release-check lint-tools clean
+.PHONY: help run setup setup-dev setup-bench test test-full check quick format faults soak mutants pipeline screenshots docs bench lock release-check lint-tools clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -93,6 +95,9 @@ format: $(VENV)/.stamp-dev ## Generate the blocking client, format the code and 
 faults: setup-dev ## Break everything under load on every store and check the guarantees: make faults ARGS="--stores redis"
 	@bad=0; $(BIN)/python -m tests.faults.blackbox $(ARGS) || bad=1; \
 	DUETIME_SIM_SEEDS=$(SEEDS) $(PYTEST) -q tests/simulation || bad=1; exit $$bad
+
+soak: setup-dev ## Load and faults for a long time; nothing may grow: make soak MINUTES=10 ARGS="--stores redis"
+	$(BIN)/python -m tests.faults.blackbox.soak --minutes $(MINUTES) $(ARGS)
 
 mutants: $(VENV)/.stamp-dev ## Plant faults in the code and see that the simulation finds them: make mutants ARGS="--only fence"
 	$(BIN)/python -m tests.simulation.mutants $(ARGS)

@@ -19,6 +19,7 @@ from tests.faults.blackbox.history import (
     check,
 )
 from tests.faults.blackbox.nemesis import ACTIONS, STORES
+from tests.faults.blackbox.soak import Level, find_growth
 
 OK, GONE, LOST, REFUSED, UNKNOWN = Outcome
 TOTALS = {"accepted": 3, "acked": 3, "delivered": 4}
@@ -144,6 +145,22 @@ async def test_nothing_is_lost_early_or_doubled_while_things_break(kind: str, tm
     assert len(rounds) == 1
     assert all(one.is_good for one in rounds), write_table(rounds)
     assert all(len(one.history.accepted) > 10 for one in rounds)
+
+
+@pytest.mark.parametrize(
+    ("last", "grown"),
+    [
+        (Level(108, 44, 12, 5), []),
+        (Level(120, 40, 10, 5), ["memory_mib"]),
+        (Level(100, 60, 10, 5), ["files"]),
+        (Level(100, 40, 20, 5), ["threads"]),
+        (Level(100, 40, 10, 6), ["entries"]),
+    ],
+)
+def test_a_soak_names_what_grew(last: Level, grown: list[str]) -> None:
+    peak = Level(500, 500, 500, 500)
+    levels = [Level(90, 30, 10, 5), Level(100, 40, 9, 4), peak, last]
+    assert [problem.partition(":")[0] for problem in find_growth(levels, 2)] == grown
 
 
 def test_the_report_names_what_was_found() -> None:

@@ -72,28 +72,30 @@ async def run_store(kind: str, actions: Sequence[str], *, load_s: float, folder:
     rounds: list[Round] = []
     async with System(kind, folder) as system:
         for number, name in enumerate(actions):
-            harm, applies = ACTIONS[name]
-            if not applies(system):
-                continue
-            queue = Queue(NAMESPACE, f"q{number}")
-            load = Load(system.api, str(queue), seed=number)
-            one = Round(kind, name, queue, load.history, began_at=now_ms())
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(load.run(producers=PRODUCERS, consumers=CONSUMERS))
-                await asyncio.sleep(load_s)
-                one.harmed_at = now_ms()
-                await harm(system)
-                one.healed_at = now_ms()
-                with suppress(TimeoutError):
-                    await until(lambda one=one: one.recovery_s < float("inf"), deadline_s=DRAIN_S)
-                await asyncio.sleep(load_s)
-                load.stop_pushing()
-                one.left = await _drain(load)
-                load.is_over.set()
-            rounds.append(one)
+            if ACTIONS[name][1](system):
+                queue = Queue(NAMESPACE, f"q{number}")
+                load = Load(system.api, str(queue), seed=number)
+                rounds.append(await run_round(system, name, queue, load, load_s=load_s))
         await system.stop_server()
         await _judge(system, rounds)
     return rounds
+
+
+async def run_round(system: System, name: str, queue: Queue, load: Load, *, load_s: float) -> Round:
+    one = Round(system.kind, name, queue, load.history, began_at=now_ms())
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(load.run(producers=PRODUCERS, consumers=CONSUMERS))
+        await asyncio.sleep(load_s)
+        one.harmed_at = now_ms()
+        await ACTIONS[name][0](system)
+        one.healed_at = now_ms()
+        with suppress(TimeoutError):
+            await until(lambda: one.recovery_s < float("inf"), deadline_s=DRAIN_S)
+        await asyncio.sleep(load_s)
+        load.stop_pushing()
+        one.left = await _drain(load)
+        load.is_over.set()
+    return one
 
 
 async def _drain(load: Load) -> int:

@@ -29,9 +29,12 @@ def now_ms() -> int:
 
 
 class Load:
-    """Clients of one queue. `stop_pushing` ends the producers; consumers go on until `is_over` is set."""
+    """Clients of one queue. `stop_pushing` ends the producers; consumers go on until `is_over` is set. Two loads of one
+    queue need different prefixes of ids, because the server remembers keys of the first one.
+    """
 
-    def __init__(self, api: str, queue: str, *, seed: int = 0) -> None:
+    def __init__(self, api: str, queue: str, *, seed: int = 0, prefix: str = "") -> None:
+        self._prefix = prefix
         self.history = History()
         self.is_over = asyncio.Event()
         self._is_full = asyncio.Event()
@@ -62,7 +65,7 @@ class Load:
         number = 0
         while not self._is_full.is_set():
             number += 1
-            await self._push(http, f"{name}-{number}", is_keyed=name % 2 == 0)
+            await self._push(http, f"{self._prefix}{name}-{number}", is_keyed=name % 2 == 0)
             await asyncio.sleep(PAUSE_S)
 
     async def _push(self, http: httpx.AsyncClient, job_id: str, *, is_keyed: bool) -> None:
