@@ -14,6 +14,7 @@ from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, Wake
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import STATE
 from duetime.stores.redis.store import RedisStore
+from tests.faults.redis_vocabulary import opened
 
 pytestmark = pytest.mark.store_kind("redis")
 
@@ -386,16 +387,15 @@ async def test_one_job_is_stored_as_by_the_general_script(redis_url: str, client
     for is_short in (True, False):
         client.flushall()
         clock = ManualClock()
-        store = await RedisStore.open(redis_url, clock=clock)
         answers: list[object] = []
-        for job in ONE_BY_ONE:
-            store._backoff._until = {} if is_short else {("push_one", QUEUE): float("inf")}
-            answers += await store.push(QUEUE, [Push([job], IfExists.KEEP)])
-            answers += await store.push(QUEUE, [Push([job], IfExists.ERROR)])
-            clock.advance("1ms")
-        clock.advance("1d")
-        answers += await store.push(QUEUE, [Push([NewJob("next day", b"b")])])
-        await store.close()
+        async with opened(redis_url, clock) as store:
+            for job in ONE_BY_ONE:
+                store._backoff._until = {} if is_short else {("push_one", QUEUE): float("inf")}
+                answers += await store.push(QUEUE, [Push([job], IfExists.KEEP)])
+                answers += await store.push(QUEUE, [Push([job], IfExists.ERROR)])
+                clock.advance("1ms")
+            clock.advance("1d")
+            answers += await store.push(QUEUE, [Push([NewJob("next day", b"b")])])
         found.append((answers, dump(client)))
     assert str(found[0][0]) == str(found[1][0])
     assert found[0][1] == found[1][1]
@@ -421,44 +421,43 @@ async def leases_and_acks(
     client.flushall()
     client.config_resetstat()
     clock = ManualClock()
-    store = await RedisStore.open(url, clock=clock)
     seen: list[object] = []
+    async with opened(url, clock) as store:
 
-    async def take(ttr_ms: int = 60_000) -> Lease | None:
-        store._backoff._until = {(name, QUEUE): float("inf") for name in spared}
-        reserved = await store.reserve(QUEUE, [Ask(1, ttr_ms, (0, 1, 0))])
-        seen.append(reserved)
-        return reserved.deliveries[0][0].lease if reserved.deliveries[0] else None
-
-    async def ack(*leases: Lease | None) -> None:
-        for lease in leases:
+        async def take(ttr_ms: int = 60_000) -> Lease | None:
             store._backoff._until = {(name, QUEUE): float("inf") for name in spared}
-            seen.extend(await store.ack(QUEUE, [cast(Lease, lease)]))
+            reserved = await store.reserve(QUEUE, [Ask(1, ttr_ms, (0, 1, 0))])
+            seen.append(reserved)
+            return reserved.deliveries[0][0].lease if reserved.deliveries[0] else None
 
-    await take()
-    plain = [NewJob("a", b"1"), NewJob("b", b"2", ttl_ms=86_400_000), NewJob("c", b"\0" * 300, tries=77)]
-    for job in [*plain, NewJob("later", b"", delay_ms=90_000)]:
-        await store.push(QUEUE, [Push([job])])
-        clock.advance("1ms")
-    first, second, third = await take(), await take(30_000), await take(90_000)
-    await store.release(cast(Lease, second), 0, "")
-    again = await take(1000)
-    await take()
-    await ack(first, second, again, first, third)
-    await store.push(QUEUE, [Push([NewJob("expires", b"", delay_ms=5, ttl_ms=9)])])
-    clock.advance("20ms")
-    await take()
-    clock.advance("90s")
-    await ack(await take())
-    await store.push(QUEUE, [Push([NewJob("next day", b"b")])])
-    clock.advance("1d")
-    await ack(await take())
-    await store.push(QUEUE, [Push([NewJob("failed", b"b")])])
-    await store.release(cast(Lease, await take()), 0, "an error")
-    await ack(await take())
-    await store.push(QUEUE, [Push([NewJob("urgent", b"b", priority=Priority.HIGH), NewJob("normal", b"b")])])
-    await ack(await take(), await take())
-    await store.close()
+        async def ack(*leases: Lease | None) -> None:
+            for lease in leases:
+                store._backoff._until = {(name, QUEUE): float("inf") for name in spared}
+                seen.extend(await store.ack(QUEUE, [cast(Lease, lease)]))
+
+        await take()
+        plain = [NewJob("a", b"1"), NewJob("b", b"2", ttl_ms=86_400_000), NewJob("c", b"\0" * 300, tries=77)]
+        for job in [*plain, NewJob("later", b"", delay_ms=90_000)]:
+            await store.push(QUEUE, [Push([job])])
+            clock.advance("1ms")
+        first, second, third = await take(), await take(30_000), await take(90_000)
+        await store.release(cast(Lease, second), 0, "")
+        again = await take(1000)
+        await take()
+        await ack(first, second, again, first, third)
+        await store.push(QUEUE, [Push([NewJob("expires", b"", delay_ms=5, ttl_ms=9)])])
+        clock.advance("20ms")
+        await take()
+        clock.advance("90s")
+        await ack(await take())
+        await store.push(QUEUE, [Push([NewJob("next day", b"b")])])
+        clock.advance("1d")
+        await ack(await take())
+        await store.push(QUEUE, [Push([NewJob("failed", b"b")])])
+        await store.release(cast(Lease, await take()), 0, "an error")
+        await ack(await take())
+        await store.push(QUEUE, [Push([NewJob("urgent", b"b", priority=Priority.HIGH), NewJob("normal", b"b")])])
+        await ack(await take(), await take())
     return seen, dump(client)
 
 
