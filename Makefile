@@ -12,7 +12,10 @@ MINUTES ?= 10
 # Processes that run tests side by side; 0 runs them in one, for a debugger.
 JOBS ?= auto
 
-VENV := .venv
+# The version of Spark that the tests run on: 4.0 is the oldest that works; empty, the one of the lock.
+SPARK ?=
+
+VENV := .venv$(SPARK:%=-spark-%)
 BENCH_VENV := .venv-bench
 AIRFLOW_VENV := .venv-airflow
 DOCS_VENV := .venv-docs
@@ -48,6 +51,9 @@ $(VENV)/.stamp-run: requirements/run.lock requirements/installer.lock pyproject.
 # The dev lock holds every pin of the run lock, so it satisfies `make setup` as well.
 $(VENV)/.stamp-dev: requirements/dev.lock requirements/run.lock requirements/installer.lock pyproject.toml tools/venv $(ASSETS)
 	@tools/venv $(VENV) requirements/dev.lock --editable
+ifneq ($(SPARK),)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements/spark-$(SPARK).lock
+endif
 	@touch $(VENV)/.stamp-run $@
 
 $(BENCH_VENV)/.stamp: requirements/bench.lock requirements/installer.lock tools/venv
@@ -70,7 +76,7 @@ $(VENV)/jars/.stamp: tools/jars/pom.xml tools/jars/fetch
 	@tools/jars/fetch $(CURDIR)/$(VENV)/jars
 	@touch $@
 
-test: setup-dev ## Run the tests of the short lane: make test ARGS="-k reserve"
+test: setup-dev ## Run the tests of the short lane: make test ARGS="-k reserve"; make test SPARK=4.0 ARGS=tests/spark
 	$(PYTEST) $(ARGS)
 
 test-full: setup-dev ## Run every test on every store, at full size
@@ -137,8 +143,9 @@ lock: $(VENV)/.stamp-dev ## Renew the lock files: make lock ARGS=--upgrade
 	$(COMPILE) $(ARGS) --group release -c requirements/dev.lock -o requirements/release.lock
 	$(COMPILE) $(ARGS) requirements/installer.in -c requirements/dev.lock -o requirements/installer.lock
 	$(COMPILE) $(ARGS) requirements/bench.in -o requirements/bench.lock
+	echo 'pyspark==4.0.*' | $(COMPILE) $(ARGS) - -o requirements/spark-4.0.lock
 	$(COMPILE) $(ARGS) pyproject.toml --extra airflow --group build -o requirements/airflow.lock
 
 clean: ## Remove environments, caches and builds (never data or journals)
-	rm -rf .venv .venv-bench .venv-airflow .venv-docs .venv-release build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-spark-* .venv-bench .venv-airflow .venv-docs .venv-release build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

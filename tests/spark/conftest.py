@@ -19,7 +19,7 @@ from duetime.model.errors import InvalidSettings
 from duetime.model.job import Delivery, Job, State
 from duetime.model.names import Queue
 from duetime.spark.load.options import LoadOptions
-from duetime.spark.session import find_java, java_options, open_session
+from duetime.spark.session import SPARK, find_java, java_options, open_session
 from duetime.spark.source.listing import Bounds, Listing
 from tests.e2e.shell import program
 from tests.plugins.ci import missing_service
@@ -28,6 +28,12 @@ from tests.spark.far_storage import JARS, hdfs, s3
 
 __all__ = ["hdfs", "s3"]
 
+
+def since(major: int, minor: int) -> pytest.MarkDecorator:
+    """For a test of what an older Spark does not have: `make test SPARK=4.0` leaves it out."""
+    return pytest.mark.skipif((major, minor) > SPARK, reason=f"needs Spark {major}.{minor}")
+
+
 FOLDER = Path(__file__).parent
 TIMEOUT_S = 900
 # One compiler leaves 48 MiB for compiled code, and a JVM that has filled that goes on without compiling.
@@ -35,6 +41,15 @@ FAST_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSer
 
 # A few rows are evaluated sooner than code for them is generated and compiled; --full tests the generated code.
 WITHOUT_COMPILING = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
+OF_OLD_SPARK = ("ignore:unclosed <socket:ResourceWarning", "ignore:'PYARROW_IGNORE_TIMEZONE':UserWarning")
+"""Warnings about pyspark's own code that newer versions do not cause."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for rule in OF_OLD_SPARK if SPARK < (4, 3) else ():
+        config.addinivalue_line("filterwarnings", rule)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

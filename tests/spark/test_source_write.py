@@ -15,7 +15,7 @@ from duetime.journal.events import REPEATED, Entry, body_of
 from duetime.journal.reader import read_journal
 from duetime.model.job import Event, Job, Priority, State
 from duetime.spark.store_view import StoreView
-from tests.spark.conftest import jobs_in
+from tests.spark.conftest import jobs_in, since
 
 DUE = datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)
 DUE_MS = int(DUE.timestamp() * 1000)
@@ -128,6 +128,7 @@ def test_options_that_cannot_be(spark: SparkSession, redis_url: str, options: di
         save(members(spark), redis_url, **options)
 
 
+@since(4, 1)
 def test_a_pool_that_journals_gets_an_entry_for_each_job(spark: SparkSession, tmp_path: Path) -> None:
     """From .save() and from SQL; each task is a node that has ended, and none of them is waited for."""
     url, journal = f"sqlite://{tmp_path}/jobs.db", tmp_path / "journal"

@@ -21,7 +21,7 @@ from duetime.spark.load.batch import Batch, BatchConflict, Changes, ReconcileFir
 from duetime.spark.load.job_columns import REASONS, job_columns
 from duetime.spark.load.options import Action, LoadFields, LoadOptions
 from duetime.spark.load.table import ACCEPTED_ROWS, changes
-from tests.spark.conftest import jobs_in
+from tests.spark.conftest import jobs_in, since
 
 LATER = 4_000_000_000_000
 DAY = 86_400_000
@@ -221,6 +221,7 @@ def test_jobs_are_cancelled_by_the_rows_of_a_table(spark: SparkSession, load: Lo
 FEED = "id string, due_at long, body string, change string, version long"
 
 
+@since(4, 1)
 def test_a_stream_of_changes_is_merged(spark: SparkSession, redis_url: str, tmp_path: Path) -> None:
     """The second micro-batch is repeated after its job was delivered and acked: nothing is pushed again."""
     feed, checkpoint = tmp_path / "feed", tmp_path / "checkpoint"

@@ -21,10 +21,14 @@ from typing import Any
 from duetime.model.errors import InvalidSettings
 
 try:
+    import pyspark
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 except ModuleNotFoundError as missing:
     raise InvalidSettings.lacks("duetime.spark", "spark", missing) from None
+
+SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+"""The pipelines run on Spark 4.0 to 4.3; what needs a newer one than this says so."""
 
 JAVA_VERSION = 17
 LOCAL_MASTER = "local[*]"

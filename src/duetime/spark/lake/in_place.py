@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from duetime.model.ids import IdMaker
 from duetime.spark.lake.files import Files
-from duetime.spark.session import is_connect
+from duetime.spark.session import SPARK, is_connect
 
 PARTITION = "date"
 ROW_GROUP_BYTES = 32 * 1024**2
@@ -79,7 +79,8 @@ def _write(
     frame: Any = rows
     jvm, classic = session._jvm, session._jsparkSession
     sql, python = jvm.org.apache.spark.sql.execution, jvm.org.apache.spark.api.python.PythonUtils
-    log = sql.streaming.sinks.FileStreamSinkLog(1, classic, notes, jvm.scala.Option.empty())
+    sinks = sql.streaming.sinks if SPARK >= (4, 1) else sql.streaming
+    log = sinks.FileStreamSinkLog(1, classic, notes, jvm.scala.Option.empty())
     protocol = sql.streaming.ManifestFileCommitProtocol(IdMaker().make(), folder)
     protocol.setupManifestOptions(log, 0)
     options = python.toScalaMap(dict(given))

@@ -9,20 +9,9 @@ driver.
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -40,7 +29,20 @@ from duetime.model.job import Job, State
 from duetime.model.names import Queue
 from duetime.spark.load.job_columns import arrow
 from duetime.spark.load.options import LoadOptions, read_options
+from duetime.spark.session import SPARK
 from duetime.spark.source.listing import Bounds, Listing, split_ranges
+
+if TYPE_CHECKING or SPARK >= (4, 1):  # 4.0 pushes no filters down, and filters the rows itself
+    from pyspark.sql.datasource import (
+        EqualTo,
+        Filter,
+        GreaterThan,
+        GreaterThanOrEqual,
+        In,
+        IsNotNull,
+        LessThan,
+        LessThanOrEqual,
+    )
 
 _TEXT, _TIME = StringType(), TimestampType()
 
@@ -101,12 +103,12 @@ class Pushdown:
     pushed down, Spark filters the rows itself.
     """
 
-    __func__ = staticmethod(DataSourceReader.pushFilters)
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", len))
 
     def __init__(self, reader: "StoreReader") -> None:
         self._reader = reader
 
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+    def __call__(self, filters: "list[Filter]") -> "Iterable[Filter]":
         """Takes the filters that the store can apply exactly; returns the others."""
         return [one for one in filters if not self._reader.takes(one)]
 
@@ -131,7 +133,7 @@ class StoreReader(DataSourceReader):
     def pushFilters(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return Pushdown(self)
 
-    def takes(self, one: Filter) -> bool:
+    def takes(self, one: "Filter") -> bool:
         """Whether the store can apply this filter exactly; if so, it narrows what is read."""
         match one:
             case EqualTo(attribute, value) if attribute in NAMES:

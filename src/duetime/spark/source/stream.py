@@ -1,4 +1,4 @@
-"""The journal as an unbounded table: `readStream` with the journal's folder.
+"""The journal as a table: `read` and `readStream` with the journal's folder.
 
 An offset is, per node, the number of the last entry that was read. A node's entries have no gaps, so that is exact; the
 names of segments and a bisection lead to the place, so no trigger reads again what an earlier one has read. Complete
@@ -11,12 +11,11 @@ driver.
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 from msgspec.structs import astuple
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from duetime.journal.events import Entry, body_of
@@ -25,6 +24,14 @@ from duetime.journal.reader import Damage, Gap, Tail, last_entry
 from duetime.journal.segments import nodes, segments
 from duetime.model.errors import InvalidSettings, StoreDamaged
 from duetime.spark.schemas import ENTRY
+from duetime.spark.session import SPARK
+
+HAS_LIMITS = SPARK >= (4, 2)
+"""Older versions call `latestOffset` without arguments, and read all there is in each micro-batch."""
+if TYPE_CHECKING or HAS_LIMITS:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+else:
+    ReadAllAvailable = ReadLimit = ReadMaxRows = SupportsTriggerAvailableNow = object
 
 ENTRIES = StructType(
     [field for field in ENTRY.fields if field.name not in ("body", "body_b64")] + [StructField("body", BinaryType())]
@@ -60,6 +67,8 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not most.isdecimal():
             raise InvalidSettings(f"maxRowsPerTrigger is a whole number, not {most!r}")
         self._most = int(most)
+        if self._most and not HAS_LIMITS:
+            raise InvalidSettings("maxRowsPerTrigger needs Spark 4.2")
         fails = given.get("failOnDataLoss", "true")
         if fails.lower() not in ("true", "false"):
             raise InvalidSettings(f"failOnDataLoss is true or false, not {fails!r}")
@@ -78,10 +87,11 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Offset:
         return self._newest()
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+    def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:
+        start = start or {}
         newest = self._target if self._target is not None else self._newest()
         waiting = {node: last - start.get(node, 0) for node, last in newest.items() if last > start.get(node, 0)}
-        if isinstance(limit, ReadMaxRows):
+        if HAS_LIMITS and isinstance(limit, ReadMaxRows):
             waiting = fair_shares(waiting, limit.max_rows, turn=sum(start.values()))
         return start | {node: start.get(node, 0) + rows for node, rows in waiting.items() if rows}
 
@@ -116,6 +126,22 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._tolerant:
             raise StoreDamaged(f"{text}; the option failOnDataLoss=false goes on without them", node=gap.node)
         _log.warning("journal_gap %s", text)
+
+
+class JournalRows(DataSourceReader):
+    """All entries that the journal has now, as a batch."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        if schema != ENTRIES:
+            raise InvalidSettings("a journal has its own columns: leave the schema out, and select from them")
+        self._entries = JournalReader({name: one for name, one in options.items() if name.lower() != "table"})
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._entries.partitions({}, self._entries.latestOffset()) or [Entries("", 1, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        assert isinstance(partition, Entries)
+        return self._entries.read(partition) if partition.node else iter(())
 
 
 def fair_shares(waiting: Mapping[str, int], room: int, *, turn: int) -> dict[str, int]:

@@ -13,10 +13,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from duetime.client.event_loop import run
@@ -29,10 +29,16 @@ from duetime.spark.load.job_rows import KNOWN, check_columns
 from duetime.spark.load.options import MARK_LIFE_MS, Action, BadRecords, LoadOptions, read_options
 from duetime.spark.load.task_entries import TaskEntries, close_left
 from duetime.spark.load.task_push import PushCounts, ask_store, push_portions
+from duetime.spark.session import SPARK
 from duetime.spark.source.reader import JOBS
 from duetime.spark.store_view import StoreView
 from duetime.stores.base import Mark
 from duetime.stores.bulk import Loaded
+
+if TYPE_CHECKING or SPARK >= (4, 1):
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:  # StreamLoadWriter refuses to be made
+    DataSourceStreamArrowWriter = object
 
 SPARKS_OWN = {"path", "checkpointlocation"}
 STORES_OWN = tuple(name for name in JOBS.names if name not in KNOWN)
@@ -79,6 +85,11 @@ class StreamLoadWriter(DataSourceStreamArrowWriter):
     """Spark repeats a micro-batch with the same number and rows after a crash, so ids made of those are the same."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        if SPARK < (4, 1):
+            raise InvalidSettings(
+                'writeStream.format("duetime") needs Spark 4.1; '
+                "writeStream.foreachBatch with duetime.spark.schedule works in 4.0"
+            )
         self._options: LoadOptions = run(with_journal(read_write_options(options, schema)))
         self._instance = _instance()
         if not self._options.batch and "id" not in schema.names:
