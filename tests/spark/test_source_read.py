@@ -2,17 +2,19 @@
 
 import datetime
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThanOrEqual, StringContains
 
 from duetime.client import connect
 from duetime.model.job import State
+from duetime.spark import register
 from duetime.spark.source.listing import Bounds
 from duetime.spark.source.reader import Share, StoreReader
+from tests.spark.conftest import since
 
 DUE = datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)
 PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -78,7 +80,10 @@ def test_filters_give_what_spark_would_give(spark: SparkSession, redis_url: str)
     assert ids("id like 'day%' and attempt = 0") == ["day-0", "day-1", "day-2"]
 
 
+@since(4, 1)
 def test_what_is_pushed_down_is_not_asked_for(redis_url: str) -> None:
+    from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThanOrEqual, StringContains
+
     fill(redis_url)
     reader = StoreReader({"url": redis_url})
     rest = reader.pushFilters(
@@ -106,6 +111,7 @@ def test_a_session_without_pushdown_filters_the_rows_itself(spark: SparkSession,
     assert sorted(row["id"] for row in rows) == ["day-0", "day-1", "day-2"]
 
 
+@since(4, 1)
 def test_a_view_in_sql_is_selected_from_and_inserted_into(spark: SparkSession, redis_url: str) -> None:
     session = spark.newSession()
     options = f"USING duetime OPTIONS (url '{redis_url}', namespace 'crm', queue 'recall')"
@@ -124,6 +130,7 @@ def test_a_view_in_sql_is_selected_from_and_inserted_into(spark: SparkSession, r
         session.sql("INSERT INTO jobs (id, body, state) VALUES ('c', binary('x'), 'dead')")
 
 
+@since(4, 1)
 def test_a_table_in_sql_gets_its_options_with_each_query(spark: SparkSession, redis_url: str) -> None:
     options = f"WITH (url = '{redis_url}', namespace = 'crm', queue = 'recall')"
     spark.sql("CREATE TABLE jobs_by_sql USING duetime")
@@ -170,3 +177,18 @@ def test_many_waiting_jobs_are_read_in_ranges_each_once(
 
     assert jobs.rdd.getNumPartitions() > 1
     assert sorted(int(row["id"]) for row in jobs.select("id").collect()) == list(range(count))
+
+
+@since(4, 1)
+def test_registered_views_of_a_store_and_its_journal(spark: SparkSession, redis_url: str, tmp_path: Path) -> None:
+    with connect(redis_url, namespace="crm", journal=str(tmp_path)) as client:
+        client.queue("recall").push(b"one", id="a")
+    register(spark, url=redis_url, journal=str(tmp_path), database="registered")
+    try:
+        jobs = spark.sql("SELECT namespace, queue, id FROM registered.jobs WHERE state = 'ready'").collect()
+        entries = spark.sql("SELECT id, body FROM registered.events WHERE event = 'accepted'").collect()
+    finally:
+        spark.sql("DROP DATABASE registered CASCADE")
+
+    assert [tuple(row) for row in jobs] == [("crm", "recall", "a")]
+    assert [tuple(row) for row in entries] == [("a", b"one")]

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 from msgspec import UNSET
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from duetime.journal.events import Entry, write_line
 from duetime.journal.reader import read_journal
@@ -18,7 +17,7 @@ from duetime.model.job import Event
 from duetime.spark.source.stream import JournalReader
 from duetime.spark.store_view import StoreView
 from duetime.stores.finishes import SeenJoin
-from tests.spark.conftest import jobs_in
+from tests.spark.conftest import jobs_in, since
 
 
 def write_segment(journal: Path, node: str, first: int, last: int, *, sealed: bool = True) -> Path:
@@ -69,6 +68,7 @@ def test_each_entry_once_also_over_runs(spark: SparkSession, tmp_path: Path) -> 
     assert second == [[("a", 5), ("a", 6), ("c", 1)]]
 
 
+@since(4, 2)
 def test_a_trigger_takes_so_many_rows(spark: SparkSession, tmp_path: Path) -> None:
     write_segment(tmp_path / "journal", "a", 1, 5)
     write_segment(tmp_path / "journal", "b", 1, 2)
@@ -78,7 +78,10 @@ def test_a_trigger_takes_so_many_rows(spark: SparkSession, tmp_path: Path) -> No
     assert len({one for batch in batches for one in batch}) == 7
 
 
+@since(4, 2)
 def test_a_busy_node_leaves_room_for_the_others(tmp_path: Path) -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
     write_segment(tmp_path, "a-busy", 1, 1_000)
     write_segment(tmp_path, "b-quiet", 1, 2)
     write_segment(tmp_path, "c-quiet", 1, 5)
@@ -88,7 +91,10 @@ def test_a_busy_node_leaves_room_for_the_others(tmp_path: Path) -> None:
     assert reader.latestOffset({}, ReadMaxRows(100)) == {"a-busy": 93, "b-quiet": 2, "c-quiet": 5}
 
 
+@since(4, 2)
 def test_every_node_is_read_although_there_are_more_nodes_than_rows_in_a_trigger(tmp_path: Path) -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
     for node in "abcde":
         write_segment(tmp_path, node, 1, 10)
     reader, offset, sizes = JournalReader({"journal": str(tmp_path)}), {}, list[int]()
@@ -99,7 +105,10 @@ def test_every_node_is_read_although_there_are_more_nodes_than_rows_in_a_trigger
     assert (sizes, set(offset)) == ([2, 2, 2], set("abcde"))
 
 
+@since(4, 2)
 def test_what_came_after_the_start_of_available_now_is_left(tmp_path: Path) -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
     write_segment(tmp_path, "a", 1, 4)
     reader = JournalReader({"journal": str(tmp_path)})
     reader.prepareForTriggerAvailableNow()
@@ -107,14 +116,14 @@ def test_what_came_after_the_start_of_available_now_is_left(tmp_path: Path) -> N
 
     assert reader.latestOffset({}, ReadMaxRows(3)) == {"a": 3}
     assert reader.latestOffset({"a": 3}, ReadMaxRows(3)) == {"a": 4}
-    assert reader.latestOffset({"a": 4}, ReadAllAvailable()) == {"a": 4}
+    assert reader.latestOffset({"a": 4}) == {"a": 4}
 
 
 def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:
     path = write_segment(tmp_path, "a", 1, 3, sealed=False)
     path.write_bytes(path.read_bytes()[:-5])
 
-    assert JournalReader({"journal": str(tmp_path)}).latestOffset({}, ReadAllAvailable()) == {"a": 2}
+    assert JournalReader({"journal": str(tmp_path)}).latestOffset() == {"a": 2}
 
 
 def test_what_was_read_before_is_not_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -125,7 +134,7 @@ def test_what_was_read_before_is_not_read_again(tmp_path: Path, caplog: pytest.L
     content = path.read_bytes()
     path.write_bytes(b"x" * (len(content) // 2) + content[len(content) // 2 :])
     reader = JournalReader({"journal": str(tmp_path)})
-    newest = reader.latestOffset({"a": 5_900}, ReadAllAvailable())
+    newest = reader.latestOffset({"a": 5_900})
     [partition] = reader.partitions({"a": 5_900}, newest)
 
     assert newest == {"a": 6_000}
@@ -152,7 +161,7 @@ def test_options_that_cannot_be(tmp_path: Path, options: dict[str, str], problem
 def test_the_folder_may_be_a_file_uri(tmp_path: Path) -> None:
     write_segment(tmp_path, "a", 1, 3)
     for options in ({"path": f"file://{tmp_path}"}, {"journal": f"file:{tmp_path}"}):
-        assert JournalReader(options).latestOffset({}, ReadAllAvailable()) == {"a": 3}
+        assert JournalReader(options).latestOffset() == {"a": 3}
 
 
 def test_entries_that_are_gone_end_the_query_unless_told(spark: SparkSession, tmp_path: Path) -> None:
@@ -177,8 +186,7 @@ def test_a_journal_may_be_named_as_the_path(spark: SparkSession, tmp_path: Path)
     )
     query.awaitTermination()
     assert found == [("a", 1), ("a", 2), ("a", 3)]
-    with pytest.raises(PySparkException, match="the option url is missing"):
-        spark.read.format("duetime").load(str(tmp_path / "journal")).collect()
+    assert spark.read.format("duetime").load(str(tmp_path / "journal")).count() == 3
 
 
 def damage(path: Path, *lines: int) -> None:
@@ -233,6 +241,7 @@ def test_rows_are_typed(spark: SparkSession, tmp_path: Path) -> None:
     assert row["join"].asDict() == {"name": "g", "of": 3, "then": "g~>then", "life_ms": 60_000, "seen": 2}
 
 
+@since(4, 1)
 def test_a_replayed_micro_batch_adds_nothing(spark: SparkSession, redis_url: str, tmp_path: Path) -> None:
     source, journal = tmp_path / "source", tmp_path / "journal"
 
@@ -269,3 +278,12 @@ def test_a_replayed_micro_batch_adds_nothing(spark: SparkSession, redis_url: str
     assert {(one.id, one.born) for one in accepted} == jobs
     with closing(StoreView(redis_url)) as view:
         assert all(record.last is not None for record in view.registered().values())
+
+
+def test_a_journal_is_read_as_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    write_segment(tmp_path, "a", 1, 4)
+    write_segment(tmp_path, "b", 1, 3, sealed=False)
+    rows = spark.read.format("duetime").options(journal=str(tmp_path), table="events").load()
+    found = rows.where("seq > 2").select("node", "seq", F.col("body").cast("string"), "join.name").collect()
+    assert sorted(map(tuple, found)) == [("a", 3, "text", "g"), ("a", 4, "text", None), ("b", 3, "text", "g")]
+    assert rows.count() == 7

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["register", "schedule"]
 
 
-def register(spark: "SparkSession") -> None:
-    """Make `format("duetime")` known to this session."""
-    from duetime.spark.source import DuetimeSource  # noqa: PLC0415
+def register(spark: "SparkSession", *, url: str = "", journal: str = "", database: str = "duetime") -> None:
+    """Make `format("duetime")` known to this session, and with a store or a journal the views `duetime.jobs` and
+    `duetime.events` to its catalog. The text of the view holds the URL, with its password.
+    """
+    from duetime.spark.source import DuetimeSource, create_views  # noqa: PLC0415
 
     spark.dataSource.register(DuetimeSource)
+    create_views(spark, database, {name: one for name, one in (("url", url), ("journal", journal)) if one})
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
     df.write.format("duetime").option("url", ...).option("queue", ...).mode("append").save()
     spark.read.format("duetime").option("url", ...).option("namespace", ...).load()
+    spark.read.format("duetime").load("/srv/journal")
     spark.readStream.format("duetime").load("/srv/journal")
     df.writeStream.format("duetime").option("url", ...)....start()
     CREATE TEMPORARY VIEW jobs USING duetime OPTIONS (url '...', queue '...')
@@ -12,6 +13,7 @@ Spark makes an instance per query from the options; readers and writers are pick
 
 from collections.abc import Mapping
 
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -22,8 +24,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from duetime.model.errors import InvalidSettings
+from duetime.spark.schemas import ddl
 from duetime.spark.source.reader import JOBS, StoreReader
-from duetime.spark.source.stream import ENTRIES, JournalReader
+from duetime.spark.source.stream import ENTRIES, JournalReader, JournalRows
 from duetime.spark.source.writer import LoadWriter, StreamLoadWriter
 
 __all__ = ["DuetimeSource"]
@@ -44,10 +47,12 @@ class DuetimeSource(DataSource):
         """With a journal: its entries. With a store or server: the jobs in it."""
         if "provider" in self.options and any(one == "url" or one.startswith("option.") for one in self.options):
             raise InvalidSettings(TABLE_OPTIONS)
-        return ENTRIES if "url" not in self.options and _names_journal(self.options) else JOBS
+        return ENTRIES if _names_journal(self.options) else JOBS
 
     def reader(self, schema: StructType) -> DataSourceReader:
         _refuse_no_options(self.options)
+        if _names_journal(self.options):
+            return JournalRows(dict(self.options), schema)
         return StoreReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -63,9 +68,26 @@ class DuetimeSource(DataSource):
         return StreamLoadWriter(dict(self.options), schema)
 
 
+def create_views(spark: SparkSession, database: str, sources: Mapping[str, str]) -> None:
+    """A view of each source, by its option: `url` is shown as jobs, `journal` as events.
+
+    A table of the catalog keeps no options, so each view passes its own to one that has none.
+    """
+    kinds = {"url": ("jobs", JOBS), "journal": ("events", ENTRIES)}
+    for option, value in sources.items():
+        view, schema = kinds[option]
+        text = value.replace("\\", "\\\\").replace("'", "\\'")
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS `{database}`")
+        spark.sql(f"CREATE TABLE IF NOT EXISTS `{database}`.`{view}_source` ({ddl(schema)}) USING duetime")
+        spark.sql(
+            f"CREATE OR REPLACE VIEW `{database}`.`{view}` AS "  # noqa: S608 # a view has no parameters
+            f"SELECT * FROM `{database}`.`{view}_source` WITH ({option} = '{text}')"
+        )
+
+
 def _names_journal(options: Mapping[str, str]) -> bool:
-    """Whether a journal is named, by its option or by `load(path)`. The path of a catalog's table is Spark's own."""
-    return "journal" in options or ("path" in options and "provider" not in options)
+    """Whether a journal is to be read: named by its option or `load(path)`. A table's path is Spark's own."""
+    return "url" not in options and ("journal" in options or ("path" in options and "provider" not in options))
 
 
 def _refuse_no_options(options: Mapping[str, str]) -> None:
