@@ -1,6 +1,7 @@
 """Rows that become jobs: what each column means, and the verdict on every kind of bad row."""
 
 import datetime
+import decimal
 import json
 from typing import Any
 
@@ -13,7 +14,7 @@ from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.job import MAX_BODY
 from duetime.model.names import check_id
 from duetime.spark.load.chunks import Cutter
-from duetime.spark.load.job_columns import REASONS, SCHEMA, job_columns, read_zone
+from duetime.spark.load.job_columns import REASONS, SCHEMA, job_columns, json_texts, read_zone
 from duetime.spark.load.job_rows import ROWS, check_columns, job_rows
 from duetime.spark.load.options import LoadOptions, read_options
 from duetime.stores.base import Mark
@@ -130,6 +131,21 @@ def test_attributes_of_other_types_are_texts(spark: SparkSession) -> None:
     assert (row["reason"], row["attributes"]) == (None, {"k": "5", "l": "7"})
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (pa.decimal128(38, 9), decimal.Decimal("12345678901234567890.123456789"), b"12345678901234567890.123456789"),
+        (pa.binary(), b"\xff", b'"/w=="'),
+        (pa.map_(pa.binary(), pa.bool_()), [(b"\xff", True)], b'{"/w==":true}'),
+        (pa.map_(pa.bool_(), pa.float64()), [(True, 1.5)], b'{"true":1.5}'),
+        (pa.map_(pa.date32(), pa.int32()), [(datetime.date(2026, 1, 1), 1)], b'{"2026-01-01":1}'),
+        (pa.map_(pa.decimal128(5, 2), pa.string()), [(decimal.Decimal("1.50"), "x")], b'{"1.50":"x"}'),
+    ],
+)
+def test_values_that_json_has_no_type_for(kind: pa.DataType, value: object, text: bytes) -> None:
+    assert json_texts(pa.array([{"v": value}], pa.struct([("v", kind)]))) == [b'{"v":' + text + b"}"]
+
+
 def test_a_time_without_a_zone_in_a_session_without_one(spark: SparkSession) -> None:
     batch = spark.sql("select 'x' body, date'2030-01-01' due_at").toArrow().combine_chunks().to_batches()[0]
     with pytest.raises(InvalidSettings, match=r"set spark\.sql\.session\.timeZone"):
@@ -156,7 +172,9 @@ def test_the_two_tables_have_the_same_columns() -> None:
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ("1 body", "the column body cannot be of type int"),
+        ("1 body", r"the column body cannot be of type int: use to_json\(struct"),
+        ("parse_json('[1]') body", r"the column body cannot be of type variant: use to_json\(body\)"),
+        ("struct(parse_json('[1]') v) body", r"the column body cannot be of type .*variant.*: use to_json\(body\)"),
         (
             "'x' body, 'tomorrow' due_at",
             "due_at cannot be of type string; it must be a timestamp, .*: use to_timestamp",

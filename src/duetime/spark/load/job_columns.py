@@ -351,7 +351,8 @@ def _values(column: Any) -> list[Any]:
     if arrow.types.is_struct(kind):
         return _structs(column)
     if arrow.types.is_map(kind):
-        keys = [str(key) for key in column.keys.to_pylist()]
+        names = column.keys.to_pylist()
+        keys = [name if isinstance(name, str) else _encode(_scalar(name)).decode().strip('"') for name in names]
         items = list(zip(keys, _values(column.items), strict=True))
         return [None if rows is None else dict(items[rows]) for rows in _slices(column)]
     if arrow.types.is_list(kind) or arrow.types.is_large_list(kind):

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from duetime.model.clock import SystemClock
@@ -110,15 +111,29 @@ def check_columns(schema: Any, options: LoadOptions) -> dict[str, DataType]:
     if "due_at" in kinds and "delay" in kinds:
         raise InvalidRequest.not_both("delay", "due_at")
     for name, allowed in ALLOWED.items():
-        if name in kinds and not isinstance(kinds[name], allowed):
+        if name in kinds and (not isinstance(kinds[name], allowed) or _has_variant(kinds[name])):
             raise InvalidRequest(
                 f"the column {name} cannot be of type {kinds[name].simpleString()}{_hint(name, kinds[name])}"
             )
     return kinds
 
 
+def _has_variant(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return any(_has_variant(field.dataType) for field in kind.fields)
+        case ArrayType():
+            return _has_variant(kind.elementType)
+        case MapType():
+            return _has_variant(kind.valueType)
+        case _:
+            return isinstance(kind, VariantType)
+
+
 def _hint(name: str, kind: DataType) -> str:
-    """What to do about a due time of the wrong type; empty for other columns."""
+    """What to do about a body or due time of the wrong type; empty for other columns."""
+    if name == "body":
+        return ": use to_json(body)" if _has_variant(kind) else ": use to_json(struct(...)) or cast it to string"
     if name != "due_at":
         return ""
     allowed = "; it must be a timestamp, a date, or epoch milliseconds (bigint)"
