@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from duetime.client import calls, checks
-from duetime.client.ack_and_reserve_call import ack_and_reserve
 from duetime.client.call import Call
 from duetime.client.calls import Answered, Leased, Lookup, QueueStatus, Result, StateWord, call
 from duetime.client.job_building import Body, IfExistsWord, JobFields, PushFields, as_jobs, delayed, new_push
@@ -240,7 +239,7 @@ class AsyncQueueClient(AsyncQueue[AsyncLeasedJob]):
         found, waits = None, False
         if ack is not None:
             waits = duration_ms(wait) > 0
-            found = await self._send(ack_and_reserve(self.name, ack, duration_ms(ttr)))
+            found = await self._send(calls.ack_and_reserve(self.name, ack, duration_ms(ttr)))
         if found is None or (waits and not found):
             found = await self._send(calls.reserve(self.name.namespace, [self.name], 1, ttr, wait))
         return AsyncLeasedJob(self._client, found[0]) if found else None

@@ -654,3 +654,36 @@ def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExis
 
     again = Pushing(queue, [job], lambda others: call(queue, others[0], wait, if_exists))
     return Call(request, parse, run, repeatable=True, wait_ms=wait_ms, subject=again)
+
+
+def ack_and_reserve(queue: Queue, leased: Leased, ttr_ms: int) -> Call[list[Delivery] | None]:
+    """`queue.pop(ack=job)`: finish a job, and lease a ready one if the store can do that in the same step. Raises
+    LeaseLost. The answer is None if no job was looked for: the caller reserves one then.
+    """
+    lease = lease_of(leased)
+    finish = ack(lease.queue, [leased])
+
+    def acked(answers: Sequence[Result]) -> None:
+        first(answers)
+        mark_settled()
+
+    def mark_settled() -> None:
+        if isinstance(leased, JobInHand):
+            leased.mark_settled()
+
+    async def run(engine: "Engine") -> None:
+        acked(await finish.run(engine))
+
+    def run_blocking(engine: "Engine") -> list[Delivery] | None:
+        found = engine.run_blocking(engine.requests.AckAndReserveRequest(queue, lease, ttr_ms))
+        mark_settled()
+        return found
+
+    return Call(
+        finish.request,
+        lambda reply: acked(finish.parse(reply)),
+        run,
+        repeatable=True,
+        subject=finish.subject,
+        run_blocking=run_blocking if lease.queue == queue else None,
+    )

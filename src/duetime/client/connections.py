@@ -27,6 +27,8 @@ class ConnectionOptions(TypedDict, total=False):
 
 
 class Connections:
+    """Clients by name. `duetime.connections` is the one that programs use; `configure` describes them."""
+
     def __init__(self) -> None:
         self._options: dict[str, ConnectionOptions] = {}
         self._clients: dict[str, Client] = {}

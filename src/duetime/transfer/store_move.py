@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from duetime.client.embedded_engine import embedded_engine
+from duetime.client.embedded_transport import embedded_engine
 from duetime.journal import registration
 from duetime.model.errors import Conflict, InvalidRequest, StoreUnavailable
 from duetime.model.ids import IdMaker
