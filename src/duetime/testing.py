@@ -36,7 +36,7 @@ from duetime.stores.base import Ask, Finish, Push, Pushed, Store
 from duetime.stores.open import open_store
 from duetime.wire.payload import counter_name, read
 from duetime.worker.app import App
-from duetime.worker.batch_keeper import BatchKeeper
+from duetime.worker.batches import BatchKeeper
 from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_current
 from duetime.worker.execution import ThreadLoop, execute, find, run_task, run_task_async
 from duetime.worker.held_jobs import NOT_A_TASK, error_text, finish_of

@@ -14,8 +14,7 @@ from duetime.model.errors import Conflict, InvalidRequest, NotFound
 from duetime.model.names import check_queue
 from duetime.stores.base import RulesChange
 from duetime.testing import in_memory
-from duetime.worker.batch_keeper import KEPT_MS
-from duetime.worker.batches import KEEPERS, read_keeper
+from duetime.worker.batches import KEEPERS, KEPT_MS, read_keeper
 from tests.plugins.until import until
 from tests.worker.conftest import Start
 from tests.worker.test_http import server

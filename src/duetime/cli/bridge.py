@@ -1,21 +1,25 @@
 """`duetime bridge`: the queues of a running Laravel, Redisson, lmstfy or php-delayqueue."""
 
+import dataclasses
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from duetime.bridges.foreign import BridgeOptions, ForeignQueues, Sizes, open_foreign
-from duetime.bridges.relay import Relay
+from duetime.bridges.relay import PushCall, Relay, bury
 from duetime.cli.options import Target, takes_options
+from duetime.cli.output import note, safe
 from duetime.cli.progress import show_progress
+from duetime.client import calls
+from duetime.client.topics import Topics
 from duetime.model.clock import duration_ms
-from duetime.model.errors import DuetimeError, InvalidRequest
+from duetime.model.errors import DuetimeError, InvalidRequest, TopicExists
 from duetime.model.humanise import span
 from duetime.model.job import NewJob
 from duetime.model.names import Queue, check_queue
@@ -247,3 +251,231 @@ def _sleep(seconds: float, stopped: Any) -> None:
     deadline = time.monotonic() + seconds
     while not stopped() and (left := deadline - time.monotonic()) > 0:
         time.sleep(min(left, 0.2))
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    queue: Annotated[
+        list[str], typer.Option(metavar="NAME", help="Only this queue (lmstfy: namespace/queue); repeatable.")
+    ] = field(default_factory=list[str])
+    settings_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="lmstfy: its AdminRedis, with the tokens and limits. php-delayqueue: its MySQL, with the topics.",
+        ),
+    ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to import.")] = False
+
+
+@dataclass
+class ImportedQueue:
+    """Jobs and dead letters of one queue. Those that Duetime refused stay there and are also among `left`."""
+
+    theirs: str
+    ours: Queue
+    found: int
+    found_dead: int = 0
+    moved: int = 0
+    moved_dead: int = 0
+    refused: int = 0
+    left: int = 0
+    arrived: int = 0
+
+    @property
+    def is_verified(self) -> bool:
+        """Nothing is left but what was refused, and the queue here has grown by what was moved."""
+        return self.left == self.refused and self.arrived == self.moved + self.moved_dead
+
+    @property
+    def document(self) -> dict[str, Any]:
+        fields = dataclasses.asdict(self) | {"ours": str(self.ours)}
+        return fields | {"verified": self.is_verified}
+
+
+@takes_options
+def import_all(place: ForeignPlace, options: ImportOptions, target: Target) -> None:
+    """Move all queues of another system to Duetime, then end.
+
+    Jobs keep their ids, due times, tries and time to live. lmstfy's namespaces and dead letters come along; dead
+    letters need the store itself as --url. With --settings-from, tokens and limits (lmstfy) or topics (php-delayqueue)
+    are created first; those that exist here stay as they are. It can be interrupted and run again.
+
+    The exit code is 1 if the counts do not match: something is left there, or a queue here has not grown by what was
+    moved, because its consumers are running, for example.
+
+    Examples:
+        duetime bridge import lmstfy --from redis://old --settings-from redis://old --url redis://new --dry-run
+        duetime bridge import lmstfy --from redis://old --settings-from redis://old --url redis://new
+        duetime bridge import delayqueue --from redis://old --settings-from mysql://dq@db/dq --url redis://new
+    """
+    if options.settings_from and place.system not in (System.LMSTFY, System.DELAYQUEUE):
+        raise InvalidRequest(f"--settings-from must not be given for {place.system}: it has no tokens and no topics")
+    with place.opened() as foreign, _dead_letters(place) as dead, interrupts() as stopped:
+        names = options.queue or list(foreign.names())
+        queues = [
+            ImportedQueue(
+                name,
+                _ours(place.system, name, target),
+                foreign.sizes(name).total,
+                dead.sizes(name).ready if dead else 0,
+            )
+            for name in names
+        ]
+        settings, finish = _import_settings(place, options, target)
+        if not options.dry_run:
+            total = sum(one.found + one.found_dead for one in queues)
+            with show_progress("importing", as_json=target.json, total=total, unit="jobs") as progress:
+                for one in queues:
+                    if not stopped():
+                        _import_queue(
+                            one, foreign, dead, target, stopped,
+                            lambda: progress.advance_to(sum(one.moved + one.moved_dead for one in queues)),
+                        )  # fmt: skip
+            finish()
+    _show_imported(queues, settings, target, options)
+    if not options.dry_run and not all(one.is_verified for one in queues):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _dead_letters(place: ForeignPlace) -> Generator[ForeignQueues | None]:
+    if place.system is not System.LMSTFY:
+        yield None
+        return
+    from duetime.bridges.lmstfy import LmstfyDeadLetters  # noqa: PLC0415 (needs a driver of its own)
+
+    dead = LmstfyDeadLetters(place.source)
+    try:
+        yield dead
+    finally:
+        dead.close()
+
+
+def _ours(system: System, name: str, target: Target) -> Queue:
+    """lmstfy's namespaces keep their names, unless one is given."""
+    space, _, queue = name.rpartition("/") if system is System.LMSTFY else ("", "", name)
+    return check_queue(target.namespace or space or target.space, queue)
+
+
+def _import_queue(
+    one: ImportedQueue,
+    foreign: ForeignQueues,
+    dead: ForeignQueues | None,
+    target: Target,
+    stopped: Callable[[], bool],
+    advance: Callable[[], None],
+) -> None:
+    def refuse(job: NewJob, reason: str) -> None:
+        one.refused += 1
+        note(f"job {safe(job.id)} was refused and stays in {safe(one.theirs)}: {reason}")
+
+    def move(source: ForeignQueues, push: PushCall, counter: str) -> None:
+        def report(count: int) -> None:
+            setattr(one, counter, count)
+            advance()
+
+        relay = Relay(source, client, push=push, report=report, refuse=refuse, stop=stopped)
+        relay.to_duetime(one.theirs, one.ours, follow=False)
+
+    with dataclasses.replace(target, namespace=one.ours.namespace).connect() as client:
+        here = client.queue(one.ours.name)
+        before = here.counts().total
+        move(foreign, calls.push, "moved")
+        if dead and one.found_dead:
+            move(dead, bury, "moved_dead")
+        one.arrived = here.counts().total - before
+    one.left = foreign.sizes(one.theirs).total + (dead.sizes(one.theirs).ready if dead else 0)
+
+
+def _show_imported(
+    queues: list[ImportedQueue], settings: dict[str, int], target: Target, options: ImportOptions
+) -> None:
+    columns = {
+        "queue": [safe(one.theirs) for one in queues],
+        "to": [str(one.ours) for one in queues],
+        "jobs ": [f"{one.found:,}" for one in queues],
+        "dead ": [f"{one.found_dead:,}" for one in queues],
+    }
+    if not options.dry_run:
+        columns |= {
+            "moved ": [f"{one.moved:,}" for one in queues],
+            "dead moved ": [f"{one.moved_dead:,}" for one in queues],
+            "left ": [f"{one.left:,}" for one in queues],
+            "counts": ["match" if one.is_verified else "differ" for one in queues],
+        }
+    target.answer.table([one.document for one in queues], columns, nothing="no queues found; check --from and --prefix")
+    for name, count in settings.items():
+        note(f"{count:,} {name}{' to create' if options.dry_run else ' created'}")
+
+
+# --- topics and tokens
+
+
+def _import_settings(
+    place: ForeignPlace, options: ImportOptions, target: Target
+) -> tuple[dict[str, int], Callable[[], None]]:
+    """Returns how many of each kind were created, and what to do after the jobs have come."""
+    if not options.settings_from:
+        return {}, lambda: None
+    if place.system is System.LMSTFY:
+        return _import_tokens(options.settings_from, target, dry_run=options.dry_run), lambda: None
+    return _import_topics(options.settings_from, target, dry_run=options.dry_run)
+
+
+def _import_tokens(url: str, target: Target, *, dry_run: bool) -> dict[str, int]:
+    from duetime.bridges.lmstfy import Lmstfy  # noqa: PLC0415 (needs a driver of its own)
+    from duetime.cli.tokens import NamespaceTokens  # noqa: PLC0415 (imports the whole server)
+    from duetime.protocols.rate_limits import Limit  # noqa: PLC0415
+    from duetime.protocols.tokens import LABEL, Access, digest_of  # noqa: PLC0415
+
+    lmstfy = Lmstfy(url)
+    found = lmstfy.tokens()
+    lmstfy.close()
+    created = {"tokens": 0, "limits": 0}
+    for token in found:
+        here = NamespaceTokens(dataclasses.replace(target, namespace=token.namespace), token.pool)
+        label = digest_of(token.secret)[:LABEL]
+        if label not in {one.label for one in here.list_tokens()}:
+            created["tokens"] += 1
+            if not dry_run:
+                here.create(token.description, frozenset(Access), token.secret)
+        if any(token.limit.get(side, 0) > 0 for side in ("read", "write")) and label not in here.list_limits():
+            created["limits"] += 1
+            if not dry_run:
+                limit = Limit(*(token.limit.get(name, 0) for name in ("interval", "read", "write")))
+                here.set_limit(label, limit)
+    return created
+
+
+def _import_topics(url: str, target: Target, *, dry_run: bool) -> tuple[dict[str, int], Callable[[], None]]:
+    from duetime.bridges.delayqueue import read_topics  # noqa: PLC0415 (needs a driver of its own)
+
+    created: list[str] = []
+    offline: list[str] = []
+    with target.connect() as client:
+        topics = Topics(client)
+        known = {topic.topic for topic in topics.list_topics()}
+        for topic in read_topics(url):
+            if topic.key in known:
+                continue
+            try:
+                if not dry_run:
+                    topics.add(topic.key, topic.callback, **topic.fields)
+            except TopicExists:
+                continue
+            except DuetimeError as error:
+                note(f"topic {safe(topic.key)} was refused: {error.message}")
+                continue
+            created.append(topic.key)
+            if not topic.is_online:
+                offline.append(topic.key)
+
+    def finish() -> None:
+        """A topic that is offline takes no jobs, so it goes offline after they have come."""
+        if offline:
+            with target.connect() as client:
+                for key in offline:
+                    Topics(client).offline(key)
+
+    return {"topics": len(created)}, finish

@@ -144,7 +144,7 @@ BRIDGE = (
     Command("watch", "bridge:watch", "Show the queues of another system again and again."),
     Command("relay", "bridge:relay", "Move jobs continuously from another system to Duetime, or back."),
     Command("drain", "bridge:drain", "Move all jobs of another system's queue to Duetime, then end."),
-    Command("import", "bridge_import:import_all", "Move all queues of another system to Duetime, then end."),
+    Command("import", "bridge:import_all", "Move all queues of another system to Duetime, then end."),
 )
 
 WORKER = (
