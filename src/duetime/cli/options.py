@@ -55,8 +55,12 @@ class AnswerForm:
         return dataclasses.replace(self, **given)
 
 
-def global_option(metavar: str, text: str) -> Any:
-    return typer.Option(metavar=metavar, help=text, show_default=False, rich_help_panel=GLOBAL_PANEL)
+def optional(metavar: str, text: str, panel: str | None = None) -> Any:
+    """An option whose default, None, is not shown."""
+    return typer.Option(metavar=metavar, help=text, show_default=False, rich_help_panel=panel)
+
+
+global_option = functools.partial(optional, panel=GLOBAL_PANEL)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from duetime import __version__
 from duetime.cli.commands import PANELS, Command, Noun
-from duetime.cli.options import GLOBAL_PANEL, Target, takes_options
+from duetime.cli.options import GLOBAL_PANEL, Target, optional, takes_options
 from duetime.model.errors import DuetimeError, Forbidden, InvalidRequest, InvalidSettings, Unauthorized
 
 JOURNAL_VARIABLE = "DUETIME_JOURNAL"
@@ -161,11 +161,10 @@ def root(
     ] = False,
     journal: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            help=f"Where the journal of a command with a store URL goes, if the pool has one. {JOURNAL_VARIABLE}.",
-            show_default=False,
-            rich_help_panel=GLOBAL_PANEL,
+        optional(
+            "DIR",
+            f"Where the journal of a command with a store URL goes, if the pool has one. {JOURNAL_VARIABLE}.",
+            GLOBAL_PANEL,
         ),
     ] = None,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duetime.cli.options import AnswerForm, takes_options
+from duetime.cli.options import AnswerForm, optional, takes_options
 from duetime.cli.output import note
 from duetime.cli.pipelines.audit import law_document, law_text
 from duetime.cli.pipelines.options import SparkOptions
@@ -30,17 +30,13 @@ class DemoOptions:
     rows: Annotated[int, typer.Option(help="How many members, and so reminders.")] = 1_000_000
     store: Annotated[
         str | None,
-        typer.Option(
-            metavar="redis|sqlite", help="What is lost on the way; Redis where it is installed.", show_default=False
-        ),
+        optional("redis|sqlite", "What is lost on the way; Redis where it is installed."),
     ] = None
     window: Annotated[float, typer.Option(metavar="SECONDS", help="In which the first reminders fall due.")] = 30.0
     out: Annotated[Path, typer.Option(metavar="FILE", help="The report.")] = Path("duetime-demo-report.html")
     keep: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="A new folder for table, journal, lake and logs, which stays.", show_default=False
-        ),
+        optional("DIR", "A new folder for table, journal, lake and logs, which stays."),
     ] = None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, optional, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
@@ -29,9 +29,7 @@ class ForecastOptions:
     late_after: Annotated[str, typer.Option(metavar="DURATION", help="A queue is late from here on.")] = "1m"
     capacity: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="QUEUE=N", help="What its consumers can do a minute; else as measured.", show_default=False
-        ),
+        optional("QUEUE=N", "What its consumers can do a minute; else as measured."),
     ] = None
     out: Annotated[Path, typer.Option(metavar="FILE", parser=local_file, help="The page with the charts.")] = Path(
         "duetime-forecast.html"

@@ -7,30 +7,28 @@ def stats(options: StatsOptions, spark: SparkOptions, target: Target) -> None:
 """
 
 import logging
-import signal
-import threading
-from contextlib import suppress
-from types import FrameType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 import os
 import re
+import signal
+import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from duetime.cli.options import AnswerForm, optional
+from duetime.cli.progress import ProgressDisplay, show_progress
 from duetime.journal.options import URI
 from duetime.model.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from duetime.spark.lake.lake import Lake
 
 # --- interrupts
 #
@@ -107,48 +105,33 @@ class SparkOptions:
 
     master: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="Spark's master: spark://host:7077, yarn, k8s://... Without it this machine with all its cores.",
-            show_default=False,
-            rich_help_panel=SPARK_PANEL,
+        optional(
+            "URL",
+            "Spark's master: spark://host:7077, yarn, k8s://... Without it this machine with all its cores.",
+            SPARK_PANEL,
         ),
     ] = None
     remote: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="A Spark Connect server, sc://host:15002.",
-            show_default=False,
-            rich_help_panel=SPARK_PANEL,
-        ),
+        optional("URL", "A Spark Connect server, sc://host:15002.", SPARK_PANEL),
     ] = None
     lake: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            help=f"The folder of the pipelines' tables; any file system of Spark's. DUETIME_LAKE, else {DEFAULT_LAKE}.",
-            show_default=False,
-            rich_help_panel=SPARK_PANEL,
+        optional(
+            "DIR",
+            f"The folder of the pipelines' tables; any file system of Spark's. DUETIME_LAKE, else {DEFAULT_LAKE}.",
+            SPARK_PANEL,
         ),
     ] = None
 
     conf: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="A setting of Spark's, such as spark.executor.memory=4g; repeatable.",
-            show_default=False,
-            rich_help_panel=SPARK_PANEL,
-        ),
+        optional("NAME=VALUE", "A setting of Spark's, such as spark.executor.memory=4g; repeatable.", SPARK_PANEL),
     ] = None
     driver_memory: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Memory of Spark's driver, which on one machine does all the work. 2g if not given.",
-            show_default=False,
-            rich_help_panel=SPARK_PANEL,
+        optional(
+            "SIZE", "Memory of Spark's driver, which on one machine does all the work. 2g if not given.", SPARK_PANEL
         ),
     ] = None
 
@@ -188,3 +171,12 @@ class SparkOptions:
             finally:
                 if not was_open:
                     session.stop()
+
+    @contextmanager
+    def work_on_lake(self, name: str, form: AnswerForm) -> "Generator[tuple[Lake, ProgressDisplay]]":
+        """The lake, in a session of this name, and a progress display that follows the session."""
+        with self.session(name) as session:
+            from duetime.spark.lake.lake import Lake
+
+            with show_progress(name, as_json=form.json) as progress, progress.follow(session):
+                yield Lake(session, self.lake_folder), progress

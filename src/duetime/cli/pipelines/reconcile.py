@@ -9,7 +9,6 @@ from duetime.cli.options import takes_options
 from duetime.cli.output import note, safe
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.sources import JournalSource, StoreSource, StoreTarget
-from duetime.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from duetime.spark.reconcile.run import Reconciled
@@ -49,20 +48,17 @@ def reconcile(
     """
     answer = target.answer
     journal = source.journal_folder
-    with spark.session("reconcile") as session:
-        from duetime.spark.lake.lake import Lake
+    with spark.work_on_lake("reconcile", target) as (lake, _):
         from duetime.spark.reconcile.run import run_reconcile
 
-        lake = Lake(session, spark.lake_folder)
-        with show_progress("reconcile", as_json=target.json) as progress, progress.follow(session):
-            done = run_reconcile(
-                lake,
-                journal,
-                store.compared(target),
-                dry_run=options.dry_run,
-                assume_lost=store.assume_lost or (),
-                on_step=(lambda step: None) if target.json else (lambda step: note(f"{step} ...")),
-            )
+        done = run_reconcile(
+            lake,
+            journal,
+            store.compared(target),
+            dry_run=options.dry_run,
+            assume_lost=store.assume_lost or (),
+            on_step=(lambda step: None) if target.json else (lambda step: note(f"{step} ...")),
+        )
     answer.show(_document(done), _text(done))
     if not done.is_repaired:
         raise typer.Exit(1)

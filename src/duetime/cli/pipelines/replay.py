@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, optional, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.report import read_time
@@ -28,14 +28,10 @@ if TYPE_CHECKING:
 class ReplayOptions:
     since: Annotated[str, typer.Option(metavar="TIME", help="The start of the window, a day or an instant (UTC).")]
     until: Annotated[str, typer.Option(metavar="TIME", help="Its end, not part of it.")]
-    to: Annotated[
-        str | None, typer.Option(metavar="QUEUE", help="Push to this queue, never the same one.", show_default=False)
-    ] = None
+    to: Annotated[str | None, optional("QUEUE", "Push to this queue, never the same one.")] = None
     consumers: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,N...", help="Simulate these numbers of consumers, without a store.", show_default=False
-        ),
+        optional("N,N...", "Simulate these numbers of consumers, without a store."),
     ] = None
     speed: Annotated[float, typer.Option(help="2 is twice as fast; gaps, delays and lives shrink alike.")] = 1.0
     bodies: Annotated[

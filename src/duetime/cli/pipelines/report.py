@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from duetime.cli.options import AnswerForm, takes_options
+from duetime.cli.options import AnswerForm, optional, takes_options
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
 from duetime.model.clock import SystemClock, duration_ms, instant_ms
@@ -18,12 +18,8 @@ from duetime.model.humanise import span
 @dataclass(frozen=True)
 class ReportOptions:
     last: Annotated[str, typer.Option(metavar="DURATION", help="The period that ends now.")] = "7d"
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Its start, a day or an instant (UTC).", show_default=False)
-    ] = None
-    until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Its end, not part of it; now if not given.", show_default=False)
-    ] = None
+    since: Annotated[str | None, optional("TIME", "Its start, a day or an instant (UTC).")] = None
+    until: Annotated[str | None, optional("TIME", "Its end, not part of it; now if not given.")] = None
     late_after: Annotated[
         str, typer.Option("--target", metavar="DURATION", help="99 of 100 deliveries should not be later than this.")
     ] = "50ms"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import to_builtins
 
-from duetime.cli.options import Target, parse_attributes, takes_options
+from duetime.cli.options import Target, optional, parse_attributes, takes_options
 from duetime.cli.output import Answer, body_text, preview
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import show_progress
@@ -112,11 +112,10 @@ class LoadChoices:
     ] = "fail"
     on_change: Annotated[
         str | None,
-        typer.Option(
-            metavar="WORD",
-            help="Keep a table in step: push only rows that are new or have changed since its last load. The job of a "
+        optional(
+            "WORD",
+            "Keep a table in step: push only rows that are new or have changed since its last load. The job of a "
             "changed row: keep, replace or reschedule.",
-            show_default=False,
         ),
     ] = None
     withdraw_missing: Annotated[
@@ -124,10 +123,7 @@ class LoadChoices:
     ] = False
     journal: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR", help="The journal's folder, for a store that journals; a server has its own.",
-            show_default=False,
-        ),
+        optional("DIR", "The journal's folder, for a store that journals; a server has its own."),
     ] = None  # fmt: skip
 
 
@@ -135,7 +131,7 @@ class LoadChoices:
 class CancelChoices:
     journal: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="The journal's folder, for a store that journals.", show_default=False),
+        optional("DIR", "The journal's folder, for a store that journals."),
     ] = None
 
 

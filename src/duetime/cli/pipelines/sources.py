@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duetime.cli.options import GLOBAL_PANEL, Target
+from duetime.cli.options import GLOBAL_PANEL, Target, optional
 from duetime.model.clock import duration_ms
 from duetime.model.errors import InvalidRequest
 
@@ -20,11 +20,10 @@ SOURCE_PANEL = "Journal and store"
 class JournalSource:
     journal: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            help="The journal: the folder that servers write or ship to; any file system of Spark's. DUETIME_JOURNAL.",
-            show_default=False,
-            rich_help_panel=SOURCE_PANEL,
+        optional(
+            "DIR",
+            "The journal: the folder that servers write or ship to; any file system of Spark's. DUETIME_JOURNAL.",
+            SOURCE_PANEL,
         ),
     ] = None
 
@@ -43,11 +42,10 @@ class StoreTarget(Target):
     # An audit of one namespace proves less, so the default of the other commands does not narrow it.
     namespace: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Compare this namespace alone; else all namespaces of the pool. DUETIME_NAMESPACE is not read.",
-            show_default=False,
-            rich_help_panel=GLOBAL_PANEL,
+        optional(
+            "NAME",
+            "Compare this namespace alone; else all namespaces of the pool. DUETIME_NAMESPACE is not read.",
+            GLOBAL_PANEL,
         ),
     ] = None
 
@@ -58,11 +56,10 @@ class StoreSource:
 
     pool: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The pool whose entries are compared with the store; else the one that the store or the server names.",
-            show_default=False,
-            rich_help_panel=SOURCE_PANEL,
+        optional(
+            "NAME",
+            "The pool whose entries are compared with the store; else the one that the store or the server names.",
+            SOURCE_PANEL,
         ),
     ] = None
     grace: Annotated[
@@ -83,11 +80,10 @@ class StoreSource:
     ] = "130s"
     assume_lost: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NODE",
-            help="Go on without waiting for this node or its missing entries; it stays in the report. Repeatable.",
-            show_default=False,
-            rich_help_panel=SOURCE_PANEL,
+        optional(
+            "NODE",
+            "Go on without waiting for this node or its missing entries; it stays in the report. Repeatable.",
+            SOURCE_PANEL,
         ),
     ] = None
 
