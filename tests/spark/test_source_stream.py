@@ -1,5 +1,7 @@
 """Streams: the journal as a table that grows, and micro-batches that become jobs."""
 
+import asyncio
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -9,14 +11,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from duetime.client import connect
 from duetime.journal.events import Entry, write_line
 from duetime.journal.reader import read_journal
 from duetime.journal.segments import open_name, sealed_name
 from duetime.model.errors import InvalidSettings, StoreDamaged
-from duetime.model.job import Event
+from duetime.model.job import Event, NewJob
 from duetime.spark.source.stream import JournalReader
 from duetime.spark.store_view import StoreView
 from duetime.stores.finishes import SeenJoin
+from tests.plugins.until import until
 from tests.spark.conftest import jobs_in, since
 
 
@@ -150,7 +154,7 @@ def test_what_was_read_before_is_not_read_again(tmp_path: Path, caplog: pytest.L
         ({"journal": "{here}", "failOnDataLoss": "no"}, "failOnDataLoss is true or false, not 'no'"),
         ({"journal": "{here}", "maxRowsPerTrigger": "-1"}, "maxRowsPerTrigger is a whole number, not '-1'"),
         ({"journal": "{here}/nowhere"}, "there is no journal in .*/nowhere"),
-        ({"journal": "s3a://logs/duetime"}, "folder of this machine, got s3a://logs/duetime"),
+        ({"journal": "s3a://logs/duetime"}, "s3a://logs/duetime: .* folder of this machine"),
     ],
 )
 def test_options_that_cannot_be(tmp_path: Path, options: dict[str, str], problem: str) -> None:
@@ -287,3 +291,43 @@ def test_a_journal_is_read_as_a_batch(spark: SparkSession, tmp_path: Path) -> No
     found = rows.where("seq > 2").select("node", "seq", F.col("body").cast("string"), "join.name").collect()
     assert sorted(map(tuple, found)) == [("a", 3, "text", "g"), ("a", 4, "text", None), ("b", 3, "text", "g")]
     assert rows.count() == 7
+
+
+@since(4, 2)
+def test_due_jobs_are_acked_when_their_micro_batch_is_done(spark: SparkSession, redis_url: str, tmp_path: Path) -> None:
+    with connect(redis_url, namespace="crm") as client:
+        queue = client.queue("recall")
+        queue.bulk([NewJob(f"{index}", b"x", due_at=1_500_000_000_000 + index) for index in range(700)])
+        queue.push(b"later", id="later", delay="1h")
+        sizes: list[int] = []
+
+        def run_query(work: Callable[[list[str]], None]) -> None:
+            (
+                spark.readStream.format("duetime")
+                .options(url=redis_url, namespace="crm", queue="recall", ttr="5s", maxRowsPerTrigger="600")
+                .load()
+                .writeStream.foreachBatch(lambda frame, number: work([row["id"] for row in frame.collect()]))
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+                .awaitTermination()
+            )
+
+        def fail(ids: list[str]) -> None:
+            raise RuntimeError(f"{len(ids)} jobs")
+
+        with pytest.raises(StreamingQueryException, match="600 jobs"):
+            run_query(fail)
+        asyncio.run(until(lambda: queue.counts().ready == 700))
+
+        seen: list[str] = []
+
+        def take(ids: list[str]) -> None:
+            sizes.append(len(ids))
+            seen.extend(ids)
+
+        run_query(take)
+        assert [size for size in sizes if size] == [600, 100]
+        assert len(set(seen)) == 700
+        counts = queue.counts()
+        assert (counts.ready, counts.delayed, counts.leased, counts.dead) == (0, 1, 0, 0)

@@ -4,6 +4,7 @@
     spark.read.format("duetime").option("url", ...).option("namespace", ...).load()
     spark.read.format("duetime").load("/srv/journal")
     spark.readStream.format("duetime").load("/srv/journal")
+    spark.readStream.format("duetime").option("url", ...).option("queue", ...).load()
     df.writeStream.format("duetime").option("url", ...)....start()
     CREATE TEMPORARY VIEW jobs USING duetime OPTIONS (url '...', queue '...')
     CREATE TABLE jobs USING duetime; SELECT ... FROM jobs WITH (url = '...', queue = '...')
@@ -25,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from duetime.model.errors import InvalidSettings
 from duetime.spark.schemas import ddl
+from duetime.spark.source.due import DueReader
 from duetime.spark.source.reader import JOBS, StoreReader
 from duetime.spark.source.stream import ENTRIES, JournalReader, JournalRows
 from duetime.spark.source.writer import LoadWriter, StreamLoadWriter
@@ -61,7 +63,7 @@ class DuetimeSource(DataSource):
         return LoadWriter(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return JournalReader(dict(self.options))
+        return DueReader(dict(self.options)) if "url" in self.options else JournalReader(dict(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         _refuse_overwrite(overwrite)
