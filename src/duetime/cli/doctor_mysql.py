@@ -60,7 +60,7 @@ GALERA = Check(
     warn(
         "this server is a node of a Galera cluster of {galera_nodes}",
         when=lambda f: f["galera_nodes"],
-        why="Jepsen (2026) saw lost updates and stale reads: a job may be delivered twice, or an ack undone",
+        why="Jepsen (2026) saw lost updates, stale reads and lost commits: jobs may be delivered twice or be lost",
         fix="let all programs use the same node, and set innodb_flush_log_at_trx_commit = 1 on every node",
     ),
 )
