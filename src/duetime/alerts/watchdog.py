@@ -173,13 +173,16 @@ class Watchdog(Duty):
         queues = await store.queues()
         self._queues[name] = len(queues)
         for chunk in chunks(queues):
+            waiting: list[Queue] = []
             for queue, counts in zip(chunk, await store.counts(chunk), strict=True):
+                if counts.ready:
+                    waiting.append(queue)
                 if self._targets.dead_growth:
                     problems.update(self._growth(name, queue, counts.dead, unsure))
                 if counts.damaged:
                     problems[f"{name}:damaged:{queue}"] = _damaged(name, queue, counts.damaged)
-            if self._targets.lateness_s:
-                for queue, head in zip(chunk, await store.heads(chunk), strict=True):
+            if self._targets.lateness_s and waiting:
+                for queue, head in zip(waiting, await store.heads(waiting), strict=True):
                     problems.update(self._late(name, queue, head, info.now))
         self._last_checked_at[name], self._unsure[name] = self._clock.monotonic(), unsure
         return problems

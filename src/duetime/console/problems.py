@@ -93,10 +93,11 @@ def paused_key(line: LiveQueue) -> str:
 
 
 def from_alerts(
-    records: Iterable[Record], look: QueueLook, sees: Callable[[str, str], bool], *, whole: bool
+    records: Sequence[Record], look: QueueLook, sees: Callable[[str, str], bool], *, whole: bool
 ) -> list[LiveProblem]:
     """The problems that alerts were raised about, with the numbers of now; a paused queue is not late here."""
-    lines = {(line.pool, line.queue): line for line in look.lines}
+    names = {queue.name for _, _, queue in (parse_key(record.key) for record in records) if queue}
+    lines = {(line.pool, line.queue): line for line in look.lines if line.queue.name in names}
     found: list[LiveProblem] = []
     for record in records:
         firing = msgspec.json.decode(record.value, type=Firing)
