@@ -5,11 +5,14 @@ from collections.abc import Awaitable
 
 import pytest
 
-from duetime.engine.pools import Pools
-from duetime.model.errors import InvalidSettings, PoolNotFound, StoreUnavailable
+from duetime.engine.pools import Pools, RegisteredPools, check_store, registered_pools, unregister_pool
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.engine.schedules import ScheduleRunners
+from duetime.model.errors import Conflict, InvalidRequest, InvalidSettings, PoolNotFound, StoreUnavailable
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
 from duetime.stores.memory.store import MemoryStore
+from duetime.stores.registry import POOL
 from tests.plugins.until import until
 
 QUEUE = Queue("ns", "q")
@@ -106,3 +109,45 @@ async def test_leaving_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.
     async with asyncio.timeout(10), Pools({"default": "memory:a", "fast": "memory:b"}, open_store=hang) as pools:
         with pytest.raises(StoreUnavailable):
             pools.engine("fast")
+
+
+# --- pools of the registry
+
+
+async def test_a_pool_that_gets_another_url_has_one_runner_of_schedules() -> None:
+    async with (
+        Pools({"default": "memory:a"}, open_store=Stores()) as pools,
+        RegistryCopy(lambda: pools.registry) as copy,
+        RegisteredPools(pools, copy),
+        ScheduleRunners(pools) as runners,
+    ):
+        for url in ("redis://1", "redis://2", "redis://3"):
+            await pools.registry.put(POOL, "eu", url.encode())
+            await copy.refresh()
+            await until(lambda url=url: pools.urls.get("eu") == url)
+        assert len(runners.loops) == 2
+        assert not any(loop.done() for loop in runners.loops)
+
+
+async def test_a_pool_can_be_registered_again_right_after_its_removal() -> None:
+    """Also by a process that has not closed the removed one yet."""
+    async with Pools({"default": "memory:a"}, open_store=Stores()) as pools:
+        await pools.register("eu", "redis://1")
+        pools.add("eu", "redis://1")
+        await unregister_pool(pools.registry, "eu")
+        await pools.register("eu", "redis://2")
+        assert await registered_pools(pools.registry) == {"eu": "redis://2"}
+        with pytest.raises(Conflict, match="settings"):
+            await pools.register("default", "redis://3")
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:///x.db", "group:g?a=redis://1&b=sqlite%3A%2F%2F%2Fx.db", "tiered:?hot=redis://1&cold=memory%3A"]
+)
+async def test_a_store_that_other_processes_cannot_reach_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="every process can reach"):
+        await check_store(url, Stores())
+
+
+async def test_a_password_is_no_scheme() -> None:
+    await check_store("redis://:memory:sqlite:@host", Stores())

@@ -34,6 +34,7 @@ from duetime.model.job import MAX_BODY
 from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_POOL
 from duetime.model.priority_shares import PriorityShares, read_ratio
+from duetime.model.settings import pool_parts
 from duetime.stores.base import Store, StoreInfo
 from duetime.stores.registry import POOL, SHARES, Registry
 
@@ -104,6 +105,7 @@ class Pools:
         self._open_store = open_store
         self._watch = watch
         self._max_body, self.shares = max_body, shares
+        self.fixed = frozenset(urls)
         self._pools = {name: Pool(name, url) for name, url in urls.items()}
         self._registry_pool = self._choose_registry(registry_url)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -162,8 +164,7 @@ class Pools:
 
     async def register(self, name: str, url: str) -> None:
         """As `register_pool`, in this registry; pools of the settings keep their names."""
-        fixed = set(self._pools) - set(await registered_pools(self.registry))
-        await register_pool(self.registry, name, url, open_store=self._open_store, taken=fixed)
+        await register_pool(self.registry, name, url, open_store=self._open_store, taken=self.fixed)
 
     async def check_store(self, url: str) -> StoreInfo:
         return await check_store(url, self._open_store)
@@ -275,7 +276,6 @@ class RegisteredPools:
 
     def __init__(self, pools: Pools, copy: RegistryCopy) -> None:
         self._pools, self._copy = pools, copy
-        self._fixed = frozenset(pools.names)
         self._version = self._generation = -1
         self._shares, self._shares_generation = pools.shares, 0
         self.loops: list[asyncio.Task[None]] = []
@@ -306,7 +306,7 @@ class RegisteredPools:
         self._generation = self._copy.generations[POOL]
         wanted = {record.key: record.value.decode() for record in self._copy.list_records(POOL)}
         for name, url in self._pools.urls.items():
-            if name not in self._fixed and wanted.get(name) != url:
+            if name not in self._pools.fixed and wanted.get(name) != url:
                 await self._pools.remove(name)
         added = [name for name in wanted if name not in self._pools]
         for name in added:
@@ -326,7 +326,7 @@ async def check_store(url: str, open_store: OpenStore) -> StoreInfo:
     """Open a store once. Raises InvalidRequest if it does not answer, or if other processes cannot reach it; and
     InvalidSettings.
     """
-    if any(scheme in url for scheme in LOCAL_SCHEMES):
+    if _is_local(url):
         raise InvalidRequest(f"store URL must name a server that every process can reach, got {mask(url)}")
     try:
         async with asyncio.timeout(FIRST_WAIT_S):
@@ -339,6 +339,11 @@ async def check_store(url: str, open_store: OpenStore) -> StoreInfo:
         raise InvalidRequest(f"store cannot be opened: {error.message}") from None
     except TimeoutError:
         raise InvalidRequest(f"store did not answer within {FIRST_WAIT_S:.0f} s: {mask(url)}") from None
+
+
+def _is_local(url: str) -> bool:
+    parts = pool_parts(url)
+    return any(map(_is_local, parts.values())) if parts else url.startswith(LOCAL_SCHEMES)
 
 
 async def register_pool(

@@ -387,7 +387,11 @@ class ScheduleRunners:
 
     def __init__(self, pools: "Pools") -> None:
         self._pools = pools
-        self.loops: list[asyncio.Task[None]] = []
+        self._loops: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def loops(self) -> list[asyncio.Task[None]]:
+        return list(self._loops.values())
 
     async def __aenter__(self) -> "ScheduleRunners":
         for name in self._pools.names:
@@ -402,14 +406,18 @@ class ScheduleRunners:
             return await runner.run_once(self._pools.engine(name)) if name in self._pools else None
 
         def ended(loop: asyncio.Task[None]) -> None:
-            if name not in self._pools:  # it was removed: this is no failure
-                self.loops.remove(loop)
+            if name not in self._pools and self._loops.get(name) is loop:  # it was removed: this is no failure
+                del self._loops[name]
 
-        loop = asyncio.create_task(run_duty(Rounds(f"schedules of {name}", run), survives_bugs=True))
+        if earlier := self._loops.get(name):  # of a pool of this name that was removed
+            earlier.cancel()
+        loop = self._loops[name] = asyncio.create_task(
+            run_duty(Rounds(f"schedules of {name}", run), survives_bugs=True)
+        )
         loop.add_done_callback(ended)
-        self.loops.append(loop)
 
     async def __aexit__(self, *_: object) -> None:
+        self._pools.on_added.remove(self._start)
         for loop in self.loops:
             loop.cancel()
         await asyncio.gather(*self.loops, return_exceptions=True)
