@@ -1,6 +1,7 @@
 """What a group makes of its members' lists and registries."""
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -8,8 +9,9 @@ import msgspec
 from duetime.model.clock import ManualClock
 from duetime.model.job import Event, NewJob, State
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Cursor, Push
+from duetime.stores.base import Ask, Cursor, Push, Store
 from duetime.stores.finishes import Finish, Finished, Join
+from duetime.stores.forwarding import ForwardingStore, Later
 from duetime.stores.group.registry import STATE, CopyState
 from duetime.stores.group.store import GroupStore
 from duetime.stores.memory.store import MemoryStore
@@ -76,4 +78,28 @@ async def test_an_id_that_a_join_would_push_is_kept_wherever_it_is() -> None:
         await group.ack(QUEUE, [new.lease])
     [counts] = await group.counts([QUEUE])
     assert counts.total == 8
+    await group.close()
+
+
+class _SeenHeads(ForwardingStore):
+    """Remembers whether a caller said that consumers wait."""
+
+    waiting = False
+
+    def heads(self, queues: Sequence[Queue], *, waiting: bool = False) -> Later[Sequence[int | None]]:
+        self.waiting = self.waiting or waiting
+        return super().heads(queues, waiting=waiting)
+
+
+async def test_a_reserve_that_finds_no_job_makes_every_member_poll_for_wakes() -> None:
+    """Only one is asked for jobs. A job that another process pushes to another one must not be found a second late."""
+    members = {name: _SeenHeads(MemoryStore(CLOCK)) for name in "abc"}
+
+    async def open_member(name: str) -> Store:
+        return members[name]
+
+    group = await GroupStore.open("g", {name: partial(open_member, name) for name in members})
+    await group.reserve(QUEUE, [Ask(1, 60_000)])
+
+    assert {name: member.waiting for name, member in members.items()} == dict.fromkeys("abc", True)
     await group.close()

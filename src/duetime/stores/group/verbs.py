@@ -271,7 +271,7 @@ def merge_pages(pages: Sequence[Page], limit: int) -> Page:
 
 async def reserve(members: Members, queue: Queue, asks: Sequence[Ask]) -> Reserved:
     """Raises a member's problem only if no member answers."""
-    heads = (await members.ask(lambda store: store.heads([queue]))).require_one().found
+    heads = (await members.ask(lambda store: store.heads([queue], waiting=True))).require_one().found
     waiting = {name: head for name, [head] in heads.items() if head is not None}
     # Where no job waits, one member is asked anyway: it knows whether the queue is paused.
     names = sorted(waiting, key=lambda name: (waiting[name], name)) or list(heads)[:1]
