@@ -3,6 +3,7 @@
 
 import ast
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,17 @@ def test_every_sentence_of_a_problem_is_in_the_table() -> None:
                 words = [part.strip(" .\n") for text in parts if isinstance(text, str) for part in text.split("\n")]
                 missing += [one for one in words if len(one) > 12 and "duetime " not in one and one not in known]
     assert missing == []
+
+
+@pytest.mark.parametrize("repeated", ["a ", "x", "callbacks of ", "x gained ", "1 attempts in a row failed since "])
+def test_translating_takes_time_linear_in_the_text(repeated: str) -> None:
+    """The text of an alert holds what a receiver answered, and the body of a job."""
+    began = time.process_time()
+    in_chinese(repeated * (20_000 // len(repeated)))
+    assert time.process_time() - began < 2
+
+
+def test_names_with_spaces_and_long_queues_are_translated() -> None:
+    queue = f"{'n' * 255}/{'q' * 255}"
+    assert in_chinese(f"{queue} gained 3 dead letters") == f"{queue} 新增 3 个死信"
+    assert in_chinese("callbacks of Order is paid fail") == "Order is paid 的回调失败"

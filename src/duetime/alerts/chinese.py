@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 
 _PLACE = re.compile(r"\\\{(\w+)\\\}")
+_WORD, _SPACED = r"\S{1,600}?", r"[^\n]{1,200}?"
 
 
 @cache
@@ -24,8 +25,14 @@ def _patterns() -> list[tuple[re.Pattern[str], str]]:
     patterns: list[tuple[re.Pattern[str], str]] = []
     for english, chinese in sentences().items():
         end = "" if english.endswith((" ", ".", ")")) else r"(?=\W|$)"
-        patterns.append((re.compile(_PLACE.sub(r"(?P<\1>[^\\n]+?)", re.escape(english)) + end), chinese))
+        begin = r"(?<!\S)" if english.startswith("{") else ""
+        patterns.append((re.compile(begin + _PLACE.sub(_value, re.escape(english)) + end), chinese))
     return patterns
+
+
+def _value(place: re.Match[str]) -> str:
+    """Short and mostly without spaces, so that the time is linear in a text that holds the body of a job."""
+    return rf"(?P<{place[1]}>{_SPACED if place[1] in ('topic', 'time') else _WORD})"
 
 
 def in_chinese(text: str) -> str:
