@@ -22,6 +22,18 @@ async def test_a_finished_job_is_found_by_its_id_and_by_its_beginning(boss: Visi
     assert job_id in boss.get("search", q=job_id[:14]).text
 
 
+def test_a_job_that_waits_is_found_before_a_finished_one_of_its_name_and_id(
+    boss: Visitor, client: duetime.Client
+) -> None:
+    name, job_id = f"s{uuid.uuid4().hex[:12]}", "order-17"
+    for namespace in ("default", "zoo"):
+        place = {"pool": "default", "namespace": namespace, "queue": name}
+        assert boss.post("do/push", **place, id=job_id, tries="1").status_code == 200
+    client.queue(name).push("so that the queue stays")
+    client.ack(next(job for job in client.queue(name).reserve(limit=2) if job.id == job_id))
+    assert "namespace=zoo" in str(boss.get("search", q=f"{name} {job_id}").url)
+
+
 def test_queues_are_found_by_a_part_of_their_name(boss: Visitor, client: duetime.Client) -> None:
     name = f"s{uuid.uuid4().hex[:12]}"
     client.queue(name).push("x")

@@ -13,7 +13,7 @@ from duetime.console.visit import Visit, job_link, link, queue_link
 from duetime.model.errors import DuetimeError, InvalidRequest, NotFound
 from duetime.model.ids import IdMaker
 from duetime.model.job import Job, State
-from duetime.model.names import Queue, check_id
+from duetime.model.names import check_id
 
 MOST_ASKED = 300
 """How many queues are asked for an id before the page is shown; the text search of all jobs finds ids, too."""
@@ -54,22 +54,26 @@ async def search(visit: Visit) -> Response:
 
 
 async def _in_queue(visit: Visit, wanted: str) -> str:
-    """The page of a job that is given by its topic or queue and its id: `order.paid 17`, `shop/order.paid 17`."""
-    name, _, job_id = wanted.partition(" ")
-    if not _is_id(job_id.strip()):
+    """The page of a job that is given by its topic or queue and its id: `order.paid 17`, `shop/order.paid 17`. A job
+    that is finished is known from the journal.
+    """
+    name, _, rest = wanted.partition(" ")
+    job_id = rest.strip()
+    if not _is_id(job_id):
         return ""
     listed, _ = await visit.parts.live.looks.names()
-    for pool, queue in listed:
-        if name in (queue.name, str(queue)) and visit.sees(pool, queue.namespace):
-            [job] = await visit.parts.pools.engine(pool).store.get(queue, [job_id.strip()])
-            if job is not None or await _was_there(visit, pool, queue, job_id.strip()):
-                return job_link(pool, queue, job_id.strip())
-    return ""
-
-
-async def _was_there(visit: Visit, pool: str, queue: Queue, job_id: str) -> bool:
-    found, _ = await find_ids(visit.parts.settings, job_id)
-    return any((one.pool, one.queue, one.id) == (pool, queue, job_id) for one in found)
+    named = {
+        (pool, queue)
+        for pool, queue in listed
+        if name in (queue.name, str(queue)) and visit.sees(pool, queue.namespace)
+    }
+    for pool, queue in sorted(named)[:MOST_ASKED]:
+        [job] = await visit.parts.pools.engine(pool).store.get(queue, [job_id])
+        if job is not None:
+            return job_link(pool, queue, job_id)
+    journaled, _ = await find_ids(visit.parts.settings, job_id) if named else ([], True)
+    finished = (one for one in journaled if one.id == job_id and (one.pool, one.queue) in named)
+    return next((job_link(one.pool, one.queue, job_id) for one in finished), "")
 
 
 def _is_id(text: str) -> bool:
