@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from duetime.engine.registry_copy import RegistryCopy
+from duetime.engine.schedules import SCHEDULES
 from duetime.model.clock import SystemClock
-from duetime.model.errors import Forbidden, PoolNotFound, StoreUnavailable, Unauthorized, VersionConflict
+from duetime.model.errors import Forbidden, InvalidName, PoolNotFound, StoreUnavailable, Unauthorized, VersionConflict
 from duetime.protocols.tokens import LABEL, Access, Token, Tokens, digest_of, make_secret, split
 from duetime.stores.memory.registry import MemoryRegistry
 from duetime.stores.registry import Changes
@@ -47,6 +48,12 @@ async def server(registry: Registry, **options: object) -> AsyncIterator[Tokens]
 async def tokens(registry: Registry) -> AsyncIterator[Tokens]:
     async with server(registry) as one:
         yield one
+
+
+async def test_no_token_is_made_for_the_namespace_of_all_schedules(tokens: Tokens) -> None:
+    """A job that is pushed there is a schedule of any namespace that it names."""
+    with pytest.raises(InvalidName):
+        await tokens.create("second", SCHEDULES.namespace, "a team called so")
 
 
 def test_a_secret_is_long_and_never_the_same() -> None:

@@ -21,7 +21,8 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.model.errors import Forbidden, PoolNotFound, Unauthorized
+from duetime.engine.schedules import SCHEDULES
+from duetime.model.errors import Forbidden, InvalidName, PoolNotFound, Unauthorized
 from duetime.model.ids import ALPHABET
 from duetime.model.names import DEFAULT_POOL
 from duetime.stores.registry import Record, Registry
@@ -217,9 +218,14 @@ class Tokens:
     ) -> str:
         """Make a token, of the given secret or a new one, and return the secret.
 
-        Raises PoolNotFound, and VersionConflict if it exists.
+        Raises PoolNotFound, VersionConflict if it exists, and InvalidName for Duetime's own namespace: a client that
+        writes there makes schedules for every namespace.
         """
         self.require_pool(pool)
+        if namespace == SCHEDULES.namespace:
+            raise InvalidName(
+                f"namespace of a token cannot be {namespace!r}, which Duetime uses itself: choose another name"
+            )
         secret = secret or make_secret()
         token = Token(pool, namespace, digest_of(secret), description, scopes)
         value = msgspec.json.encode(TokenRecord(description, sorted(scopes)))
