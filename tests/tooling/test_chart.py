@@ -16,6 +16,7 @@ import yaml
 
 from duetime import __version__
 from duetime.model.settings import FIELDS, variable
+from duetime.stores.open import SCHEMES
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "duetime"
@@ -48,6 +49,11 @@ def test_the_default_values_are_valid_and_all_described() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
     jsonschema.validate(VALUES, SCHEMA)
     assert VALUES.keys() == SCHEMA["properties"].keys() - {"global"}
+
+
+@pytest.mark.parametrize("scheme", [one for one in SCHEMES if one not in ("memory", "sqlite")])
+def test_every_store_that_pods_can_share_is_taken(scheme: str) -> None:
+    jsonschema.validate({"store": {"url": f"{scheme}://host/0"}}, SCHEMA)
 
 
 @pytest.mark.parametrize(
