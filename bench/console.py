@@ -46,6 +46,7 @@ PAGES = {
     "search": "search?q=nowhere",
     "topics": "topics",
     "workers": "workers",
+    "tasks": "tasks",
     "batches": "batches",
     "schedules": "schedules",
     "stores": "stores",

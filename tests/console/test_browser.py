@@ -121,6 +121,7 @@ def every_page(queue: str, job: str) -> list[str]:
         "stores",
         "alerts",
         "workers",
+        "tasks",
         "pipeline",
         "access",
         "audit",

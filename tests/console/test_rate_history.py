@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from duetime.console.live import LiveFigures
-from duetime.console.queue_history import coarser
+from duetime.console.queue_history import TASKS_KIND, coarser
 from duetime.console.rate_history import KIND, MeterGain, RateHistory, rate_points
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
@@ -109,6 +109,28 @@ async def test_what_a_queue_did_outlives_the_server(tmp_path: Path) -> None:
             assert max(point.rates.get("accepted", 0) for point in found) > 0
             assert any(point.p99 is not None and point.run_p99 is not None for point in found)
             assert next(point.backlog for point in reversed(found) if point.backlog is not None) in (0, 5)
+
+
+async def test_what_a_task_did_outlives_the_server(tmp_path: Path) -> None:
+    url, labels = f"sqlite://{tmp_path}/jobs.db", ("default", "default", "shop.send")
+    async with figures(url, server="a") as (pools, live, _):
+        engine = pools.engine("default")
+        await until(lambda: live.meters.history("hour"))  # there is a sample to compare with
+        await engine.push(MAIL, [NewJob(str(number), b'{"job":"shop.send"}') for number in range(3)])
+        done, failed = await engine.reserve([MAIL], limit=2, ttr_ms=60_000)
+        await engine.ack([done.lease])
+        await engine.release(failed.lease, delay_ms=60_000, error="no")
+
+        async def is_kept() -> bool:
+            return bool(await pools.registry.list_records(TASKS_KIND))
+
+        await until(is_kept, deadline_s=120)
+
+    async with figures(url, server="b") as (_, live, _):
+        for span in ("hour", "day", "week"):
+            assert live.meters.tasks.sums(span)[labels].counts == {"finished": 1, "failed": 1}
+            found = live.meters.tasks.points(labels, span)
+            assert any(point.run_p50 is not None for point in found)
 
 
 def test_an_hour_of_a_queue_is_kept_as_one_gain() -> None:

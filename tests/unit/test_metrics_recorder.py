@@ -7,10 +7,10 @@ import pytest
 
 from duetime.engine import Engine
 from duetime.engine.recorder import ALL_QUEUES, Recorders, Step
-from duetime.metrics.meters import Meters, Snapshot
-from duetime.metrics.recorder import COUNTERS, MAX_RUNNING, VERBS, MetricsRecorder, PoolMeters, TimedStore
+from duetime.metrics.meters import OTHER, Meters, Snapshot
+from duetime.metrics.recorder import COUNTERS, MAX_RUNNING, MAX_TASKS, VERBS, MetricsRecorder, PoolMeters, TimedStore
 from duetime.model.errors import LeaseLost, StoreUnavailable
-from duetime.model.job import Delivery, IfExists, Lease, NewJob, Priority, State
+from duetime.model.job import Delivery, Event, IfExists, Lease, NewJob, Priority, State
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Store
 from duetime.stores.forwarding import ForwardingStore
@@ -188,18 +188,50 @@ async def test_lateness_wait_and_run(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert (sum(run[:-1]), run[-1]) == (2, pytest.approx(7.5))
 
 
+async def test_runs_are_counted_per_task(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr("duetime.metrics.recorder.now_s", lambda: seconds[0])
+    bodies = (
+        b'{"displayName":"Send \\"it\\"","job":"shop.send","data":{}}',
+        b'{"job": "shop.send"}',
+        b'{"data":{"job":"no"}}',
+    )
+    await bench.store.push(QUEUE, [Push([NewJob(str(at), body) for at, body in enumerate(bodies)])])
+    leases = {lease.id: lease for lease in await bench.reserve(3)}
+    seconds[0] = 3.0
+    await bench.store.ack(QUEUE, [leases["0"], leases["2"]])
+    await bench.store.kill(leases["1"], "")
+    snapshot = bench.meters.snapshot()
+    assert series(snapshot, "duetime_task_runs_total") == {
+        ("default", "ns", "shop.send", "done"): [1],
+        ("default", "ns", "shop.send", "failed"): [1],
+    }
+    [(labels, run)] = series(snapshot, "duetime_task_run_seconds").items()
+    assert (labels, sum(run[:-1]), run[-1]) == (("default", "ns", "shop.send"), 2, 6.0)
+
+
+async def test_only_so_many_tasks_are_shown_by_name(bench: Bench) -> None:
+    for number in range(MAX_TASKS + 5):
+        delivery = _delivery(str(number), b'{"job":"t%d"}' % number)
+        bench.pool.started([delivery], 0.0)
+        bench.pool.ended(delivery.lease, Event.ACKED, 1.0)
+    runs = series(bench.meters.snapshot(), "duetime_task_runs_total")
+    assert runs["default", OTHER, OTHER, "done"] == [5]
+    assert len(runs) == 2 * (MAX_TASKS + 1)
+
+
 async def test_times_of_runs_are_kept_for_a_bounded_number_of_jobs(bench: Bench) -> None:
     for number in range(MAX_RUNNING + 5):
         bench.pool.started([_delivery(str(number))], 0.0)
     assert len(bench.pool._started) == MAX_RUNNING
-    bench.pool.ended(_delivery("0").lease, 1.0)
-    bench.pool.ended(_delivery(str(MAX_RUNNING)).lease, 1.0)
+    bench.pool.ended(_delivery("0").lease, Event.ACKED, 1.0)
+    bench.pool.ended(_delivery(str(MAX_RUNNING)).lease, Event.ACKED, 1.0)
     run = series(bench.meters.snapshot(), "duetime_job_run_seconds")["default", *QUEUE]
     assert sum(run[:-1]) == 1
 
 
-def _delivery(job_id: str) -> Delivery:
-    return Delivery(Lease(QUEUE, job_id, 1, 1), b"", 0, 0, Priority.NORMAL, 1, 1)
+def _delivery(job_id: str, body: bytes = b"") -> Delivery:
+    return Delivery(Lease(QUEUE, job_id, 1, 1), body, 0, 0, Priority.NORMAL, 1, 1)
 
 
 async def test_calls_are_timed_and_failures_counted(bench: Bench) -> None:

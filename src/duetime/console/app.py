@@ -39,6 +39,7 @@ from duetime.console.pages import (
     schedules,
     search,
     stores,
+    tasks,
     topics,
     workers,
 )
@@ -123,6 +124,7 @@ PAGES: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/topic-key", topics.check_key, Role.OPERATOR),
     ConsoleRoute("/topic-schedule", topics.show_schedule, Role.OPERATOR),
     ConsoleRoute("/workers", workers.show_workers, is_shared=True),
+    ConsoleRoute("/tasks", tasks.show_tasks, is_shared=True),
     ConsoleRoute("/stores", everywhere(stores.show_stores), is_shared=True),
     ConsoleRoute("/alerts", everywhere(alerts.show_alerts)),
     ConsoleRoute("/pipeline", everywhere(pipeline.show_pipeline)),

@@ -17,7 +17,7 @@ import msgspec
 
 from duetime.console.queue_history import KEPT_S as QUEUES_KEPT_S
 from duetime.console.queue_history import KIND as QUEUES_KIND
-from duetime.console.queue_history import Minute, QueueHistory
+from duetime.console.queue_history import TASKS_KIND, Minute, QueueHistory
 from duetime.console.rate_history import MeterGain, RateHistory, RatePoint, quantile, rate_points
 from duetime.engine.duties import Rounds, run_duty
 from duetime.metrics import snapshots
@@ -44,6 +44,8 @@ BEHIND_BYTES = 1_048_576
 BEHIND_S = 600.0
 LATENESS = "duetime_job_lateness_seconds"
 RUN = "duetime_job_run_seconds"
+TASK_RUNS = "duetime_task_runs_total"
+TASK_RUN = "duetime_task_run_seconds"
 RATES: Mapping[str, Sequence[str]] = {
     "accepted": ("duetime_jobs_pushed_total",),
     "delivered": ("duetime_jobs_delivered_total",),
@@ -70,7 +72,7 @@ class MeterSample(NamedTuple):
     """What all processes had counted at `at` (epoch seconds): in all, by queue, and by bucket of lateness.
 
     `journal` is None if no process keeps one. `late_by_queue` has the buckets of each queue; samples of the history
-    have none.
+    have none. `by_task` counts the tries of each task by outcome.
     """
 
     at: float
@@ -82,6 +84,8 @@ class MeterSample(NamedTuple):
     late_by_queue: Mapping[Labels, Sequence[float]] = {}
     run_by_queue: Mapping[Labels, Sequence[float]] = {}
     run_edges: Sequence[float] = ()
+    by_task: Mapping[Labels, float] = {}
+    run_by_task: Mapping[Labels, Sequence[float]] = {}
 
 
 class MeterSamples:
@@ -101,6 +105,7 @@ class MeterSamples:
         self._count = count
         self._watched: Sequence[Labels] = ()
         self.queues = QueueHistory(history.records.of_kind(QUEUES_KIND, QUEUES_KEPT_S))
+        self.tasks = QueueHistory(history.records.of_kind(TASKS_KIND, QUEUES_KEPT_S))
         self._sample_s = sample_s
         self._keep_s = keep_s
         self._samples: deque[MeterSample] = deque(maxlen=POINTS + 1)
@@ -137,7 +142,9 @@ class MeterSamples:
 
     async def _remember(self, sample: MeterSample) -> None:
         # Only the last few samples know the queues apart: there may be a thousand of them.
-        self._samples.append(sample._replace(by_queue={}, late_by_queue={}, run_by_queue={}))
+        self._samples.append(
+            sample._replace(by_queue={}, late_by_queue={}, run_by_queue={}, by_task={}, run_by_task={})
+        )
         self._recent.append(sample)
         if not self._late_marks or sample.at - self._late_marks[-1][0] >= LATE_MARK_S:
             self._late_marks.append((sample.at, sample.late_by_queue))
@@ -165,9 +172,12 @@ class MeterSamples:
             gain = gains.get(labels) or MeterGain(sample.at, seconds, {}, ())
             gains[labels] = msgspec.structs.replace(gain, backlog=one.ready)
         minute = Minute(sample.at, seconds, gains)
+        tasks = Minute(sample.at, seconds, task_gains(before, sample))
         self.queues.remember(minute)
+        self.tasks.remember(tasks)
         if self._siblings.name == WRITER:
             await self.queues.write(minute)
+            await self.tasks.write(tasks)
 
     async def _sample(self) -> MeterSample:
         replies = await self._siblings.ask_all(METRICS)
@@ -183,7 +193,7 @@ class MeterSamples:
         counts = [sum(column) for column in zip(*late.series.values(), strict=True)][:-1] if late else []
         late_by = counts or [0.0] * (len(edges) + 1)
         late_by_queue = {labels: counts[:-1] for labels, counts in late.series.items()} if late else {}
-        run = readings.get(RUN)
+        run, tasks, task_run = readings.get(RUN), readings.get(TASK_RUNS), readings.get(TASK_RUN)
         return MeterSample(
             time.time(),
             sums,
@@ -194,6 +204,8 @@ class MeterSamples:
             late_by_queue,
             {labels: counts[:-1] for labels, counts in run.series.items()} if run else {},
             run.description.edges if run else (),
+            {labels: value[0] for labels, value in tasks.series.items()} if tasks else {},
+            {labels: counts[:-1] for labels, counts in task_run.series.items()} if task_run else {},
         )
 
     async def now(self) -> tuple[RatePoint, Mapping[str, Mapping[Labels, float]]]:
@@ -293,6 +305,20 @@ def queue_gains(before: MeterSample, after: MeterSample) -> dict[Labels, MeterGa
                 _with_edges(after.edges, late),
                 _with_edges(after.run_edges, run),
             )
+    return found
+
+
+def task_gains(before: MeterSample, after: MeterSample) -> dict[Labels, MeterGain]:
+    """What each task did between two samples, of those of which a try ended."""
+    found: dict[Labels, MeterGain] = {}
+    for labels in after.run_by_task:
+        counts = {
+            name: max(after.by_task.get((*labels, outcome), 0) - before.by_task.get((*labels, outcome), 0), 0)
+            for name, outcome in (("finished", "done"), ("failed", "failed"))
+        }
+        if any(counts.values()) and labels[1] != OTHER:
+            run = _with_edges(after.run_edges, _gained(after.run_by_task, before.run_by_task, labels))
+            found[labels] = MeterGain(after.at, max(after.at - before.at, 1.0), counts, (), run)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What each queue did: minute by minute over the last hour, and over a day and a week from the registry.
+"""What each queue and each task did: minute by minute over the last hour, and over a day and a week from the registry.
 
 The last hour is in the memory of each process. Every ten minutes one process of the server keeps the queues that were
 busiest in the registry: for a day in steps of ten minutes, for a week in steps of an hour. With KEPT_QUEUES busy queues
@@ -21,6 +21,7 @@ from duetime.model.errors import DuetimeError
 log = logging.getLogger("duetime.console")
 
 KIND = "console-queues"
+TASKS_KIND = "console-tasks"
 KEPT_S = 8 * 86_400
 FINE_S = 25 * 3600
 """Records that are older than this keep one gain per queue and hour."""
@@ -36,7 +37,7 @@ COVERED = ""
 
 
 class Minute(NamedTuple):
-    """The queues that moved, or had jobs that waited, in the `seconds` before `at`."""
+    """The queues (or tasks) that moved, or had jobs that waited, in the `seconds` before `at`."""
 
     at: float
     seconds: float
@@ -76,6 +77,24 @@ class QueueHistory:
             minute.gain(labels) for minute in self._minutes if minute.at > since
         )
         return rate_points(found, since=since, width_s=width)
+
+    def sums(self, span: str) -> dict[tuple[str, str, str], MeterGain]:
+        """What each of them did in the span as one gain, from what `points` reads."""
+        since = time.time() - SPANS[span][0]
+        begin = self._minutes[0].at - self._minutes[0].seconds if self._minutes else float("inf")
+        found: dict[tuple[str, str, str], list[MeterGain]] = {}
+        for server, record in self._records.read(since):
+            until = begin if server == self._records.server else float("inf")
+            for key, gains in _decode(record.value).items():
+                kept = [gain for gain in gains if since < gain.at <= until]
+                if kept and key != COVERED:
+                    pool, namespace, name = key.split("/", 2)
+                    found.setdefault((pool, namespace, name), []).extend(kept)
+        for minute in self._minutes:
+            for (pool, namespace, name), gain in minute.gains.items():
+                if gain.at > since:
+                    found.setdefault((pool, namespace, name), []).append(gain)
+        return {labels: add_up(gains) for labels, gains in found.items()}
 
     async def write(self, minute: Minute) -> None:
         """Keep STEPS minutes together. While the registry cannot be written, they wait in memory."""

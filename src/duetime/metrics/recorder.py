@@ -11,7 +11,7 @@ through this process.
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from duetime.engine.recorder import Recorder, Step
 from duetime.metrics.meters import OTHER, PER_QUEUE, CounterMeter, Family, Meters, Names, Spread
@@ -21,6 +21,7 @@ from duetime.model.names import Queue
 from duetime.stores.base import Purged, Pushed, Reaped, Reserved, Store
 from duetime.stores.finishes import Finished
 from duetime.stores.forwarding import ForwardingStore
+from duetime.wire.payload import task_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,6 +48,7 @@ GROUPED_VERBS = ("push", "ack", "finish", "results", "cancel", "reserve")
 now_s = time.perf_counter
 
 PER_POOL = ("pool",)
+PER_TASK = ("pool", "namespace", "task")
 PER_VERB = ("pool", "verb")
 
 LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 30, 300)
@@ -57,6 +59,9 @@ BATCH_REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 MAX_RUNNING = 10_000
 """How many deliveries of a pool are timed at a time; beyond that the oldest is forgotten."""
+
+MAX_TASKS = 200
+"""How many tasks of a pool are shown by name: the first ones that it meets."""
 
 COUNTERS = {
     "pushed": "Jobs accepted by a push, replacements included.",
@@ -134,6 +139,12 @@ class QueueMeters:
         self.wait.observe_all(first)
 
 
+class TaskMeters(NamedTuple):
+    done: CounterMeter
+    failed: CounterMeter
+    run: Spread
+
+
 class Families:
     """The metrics that have a series per queue."""
 
@@ -178,7 +189,17 @@ class PoolMeters:
     def __init__(self, meters: Meters, pool: str) -> None:
         self._pool = pool
         self.queues = QueueMap(meters.names, Families(meters), pool)
-        self._started: dict[str, tuple[Lease, float]] = {}
+        self._started: dict[str, tuple[Lease, float, str]] = {}
+        self._tasks: dict[tuple[str, str], TaskMeters] = {}
+        self._task_runs = meters.counter(
+            "duetime_task_runs_total", "Tries of a task that ended, by outcome: done or failed.", (*PER_TASK, "outcome")
+        )
+        self._task_run_s = meters.spread(
+            "duetime_task_run_seconds",
+            "From the delivery of a task to its ack, release or kill.",
+            PER_TASK,
+            edges=RUN_S,
+        )
         self._calls = meters.spread(
             "duetime_store_call_seconds", "How long the store took for a call.", PER_VERB, edges=CALL_S
         )
@@ -214,7 +235,7 @@ class PoolMeters:
 
     def started(self, deliveries: Iterable[Delivery], at_s: float) -> None:
         started = self._started
-        started.update({one.lease.id: (one.lease, at_s) for one in deliveries})
+        started.update({one.lease.id: (one.lease, at_s, task_of(one.body)) for one in deliveries})
         while len(started) > MAX_RUNNING:
             del started[next(iter(started))]
 
@@ -223,10 +244,26 @@ class PoolMeters:
         found = self._started.get(lease.id)
         return at_s - found[1] if found is not None and found[0] == lease else None
 
-    def ended(self, lease: Lease, at_s: float) -> None:
+    def ended(self, lease: Lease, event: Event, at_s: float) -> None:
         found = self._started.pop(lease.id, None)
         if found is not None and found[0] == lease:
-            self.queues[lease.queue].run.observe(at_s - found[1])
+            _, began_s, name = found
+            self.queues[lease.queue].run.observe(at_s - began_s)
+            if name:
+                task = self._task(lease.queue.namespace, name)
+                (task.done if event is Event.ACKED else task.failed).value += 1
+                task.run.observe(at_s - began_s)
+
+    def _task(self, namespace: str, name: str) -> TaskMeters:
+        known = self._tasks.get((namespace, name))
+        if known is None:
+            if len(self._tasks) >= MAX_TASKS and name != OTHER:
+                return self._task(OTHER, OTHER)
+            labels = (self._pool, namespace, name)
+            known = self._tasks[namespace, name] = TaskMeters(
+                self._task_runs.of(*labels, "done"), self._task_runs.of(*labels, "failed"), self._task_run_s.of(*labels)
+            )
+        return known
 
     def forget(self, lease: Lease) -> None:
         """Stop timing a delivery that was given back, because it was not run."""
@@ -336,7 +373,7 @@ class MetricsRecorder(Recorder):
         at_s, ended = now_s(), self._meters.ended
         for lease, answer in zip(leases, answers, strict=True):
             if isinstance(answer, Moved):
-                ended(lease, at_s)
+                ended(lease, answer.event, at_s)
 
     def _moved(self, queue: Queue, answers: Sequence[object]) -> None:
         self._meters.queues[queue].moved(answers)

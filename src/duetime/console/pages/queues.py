@@ -19,6 +19,7 @@ from duetime.console.pages.overview import as_ms, day_bars, lateness_series, ove
 from duetime.console.problems import is_overdue_and_paused
 from duetime.console.queue_history import SPANS
 from duetime.console.queue_looks import INTERNAL, MANY_QUEUES, LiveQueue
+from duetime.console.rate_history import RatePoint
 from duetime.console.visit import Visit, chosen, link, queue_link
 from duetime.metrics.meters import Labels
 from duetime.model.errors import InvalidRequest
@@ -197,39 +198,49 @@ async def show_queue(visit: Visit) -> Response:
 def _history_charts(visit: Visit, pool: str, queue: Queue, span: str) -> list[tuple[str, dict[str, Any]]]:
     """Rates, backlog, lateness and run time over the last hour, day or week, as the page's script draws them."""
     points = visit.parts.live.meters.queues.points((pool, *queue), span)
-    times, names = [int(one.at) for one in points], ("accepted", "finished", "failed")
-    frame = {"now": int(time.time()), "span": SPANS[span][0], "days": span == "week"}
+    frame = _frame(span)
     return [
-        (
-            "rates",
-            {
-                **frame,
-                "labels": [visit.say(f"overview.{name}") for name in names],
-                "colors": ["--accent", "--ready", "--dead"],
-                "data": [times, *[[round(one.rates.get(name, 0), 3) for one in points] for name in names]],
-            },
-        ),
+        ("rates", rates_chart(visit, points, span, ("accepted", "finished", "failed"))),
         (
             "backlog",
             {
                 **frame,
                 "labels": [visit.say("state.ready")],
                 "colors": ["--ready"],
-                "data": [times, [one.backlog for one in points]],
+                "data": [[int(one.at) for one in points], [one.backlog for one in points]],
             },
         ),
         ("lateness", {**frame, **lateness_series(visit, points)}),
-        (
-            "run",
-            {
-                **frame,
-                "kind": "ms",
-                "labels": [visit.say("overview.p50"), visit.say("overview.p99")],
-                "colors": ["--faint", "--accent"],
-                "data": [times, [as_ms(one.run_p50) for one in points], [as_ms(one.run_p99) for one in points]],
-            },
-        ),
+        ("run", run_chart(visit, points, span)),
     ]
+
+
+def _frame(span: str) -> dict[str, Any]:
+    return {"now": int(time.time()), "span": SPANS[span][0], "days": span == "week"}
+
+
+COLORS = {"accepted": "--accent", "finished": "--ready", "failed": "--dead"}
+
+
+def rates_chart(visit: Visit, points: Sequence[RatePoint], span: str, names: Sequence[str]) -> dict[str, Any]:
+    rates = [[round(one.rates.get(name, 0), 3) for one in points] for name in names]
+    return {
+        **_frame(span),
+        "labels": [visit.say(f"overview.{name}") for name in names],
+        "colors": [COLORS[name] for name in names],
+        "data": [[int(one.at) for one in points], *rates],
+    }
+
+
+def run_chart(visit: Visit, points: Sequence[RatePoint], span: str) -> dict[str, Any]:
+    times = [int(one.at) for one in points]
+    return {
+        **_frame(span),
+        "kind": "ms",
+        "labels": [visit.say("overview.p50"), visit.say("overview.p99")],
+        "colors": ["--faint", "--accent"],
+        "data": [times, [as_ms(one.run_p50) for one in points], [as_ms(one.run_p99) for one in points]],
+    }
 
 
 async def _due_bars(visit: Visit, pool: str, queue: Queue, now: int, span: str) -> list[Bar]:

@@ -1,0 +1,53 @@
+"""The page Tasks: what the tries of each task came to and how long they ran, over the last hour, day or week."""
+
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from duetime.console.pages.queues import rates_chart, run_chart
+from duetime.console.queue_history import SPANS
+from duetime.console.rate_history import quantile
+from duetime.console.visit import Visit, chosen
+from duetime.metrics.recorder import RUN_S
+
+MOST = 200
+
+
+class TaskRow(NamedTuple):
+    """`run` has the median and p99 in seconds of how long the tries of the span took."""
+
+    pool: str
+    namespace: str
+    task: str
+    done: int
+    failed: int
+    run: tuple[float | None, float | None]
+
+
+async def show_tasks(visit: Visit) -> Response:
+    """All tasks, the one with the most tries first; with `task`, its charts as well."""
+    span = chosen(list(SPANS), visit.query.get("history", ""))
+    history = visit.parts.live.meters.tasks
+    rows = [
+        TaskRow(
+            pool,
+            namespace,
+            task,
+            round(gain.counts.get("finished", 0)),
+            round(gain.counts.get("failed", 0)),
+            (quantile(gain.run, 0.5, RUN_S), quantile(gain.run, 0.99, RUN_S)),
+        )
+        for (pool, namespace, task), gain in history.sums(span).items()
+        if visit.sees(pool, namespace)
+    ]
+    rows.sort(key=lambda one: (-(one.done + one.failed), one.task))
+    task, charts = visit.query.get("task", ""), ()
+    if task:
+        space = visit.given("pool"), visit.given("namespace")
+        visit.check_sees(*space)
+        points = history.points((*space, task), span)
+        charts = (
+            ("rates", rates_chart(visit, points, span, ("finished", "failed"))),
+            ("run", run_chart(visit, points, span)),
+        )
+    return visit.page("tasks.html", rows=rows[:MOST], history=span, histories=list(SPANS), task=task, charts=charts)
