@@ -11,6 +11,7 @@ import redis
 from duetime.bridges.foreign import open_bridge
 from duetime.bridges.laravel import LaravelRedis
 from duetime.model.errors import InvalidSettings
+from duetime.server.bridge_sizes import BridgeSizes
 from tests.e2e.shell import Shell
 from tests.plugins.served import StartServer
 from tests.plugins.until import until
@@ -75,3 +76,9 @@ async def test_a_system_that_is_away_is_shown_with_the_reason(start_server: Star
 def test_a_wrong_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidSettings):
         open_bridge(address)
+
+
+def test_two_bridges_of_one_name_are_refused() -> None:
+    addresses = "laravel+redis://127.0.0.1:1 laravel+redis://127.0.0.1:2"
+    with pytest.raises(InvalidSettings, match="add #NAME"):
+        BridgeSizes(addresses, None, None, deployment="x")  # type: ignore[arg-type]

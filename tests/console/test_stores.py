@@ -1,6 +1,7 @@
 """What the console says of stores, of the journal, of duties that hang and of topics whose receiver fails."""
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from duetime.console.meter_samples import JournalLag
 from duetime.console.pages.overview import stuck_duties
 from duetime.console.settings_file import with_stores
 from duetime.stores.open import open_store
+from duetime.stores.registry import BRIDGE
 from duetime.wire.payload import PAUSES, RESTARTS
 from duetime.wire.worker_beats import WorkerBeat, beat_name
 from duetime.worker.shared_counters import count
@@ -145,6 +147,19 @@ async def test_a_redis_is_added_takes_jobs_drains_and_is_removed(
         await until(lambda: "wide" in shown() and f":{second.port}/" not in shown().partition("</section>")[0])
     assert str(second.port) not in (tmp_path / "duetime.toml").read_text()
     assert "Traceback" not in site.log.read_text()
+
+
+async def test_a_bridge_that_the_settings_no_longer_name_is_not_shown(site: Served) -> None:
+    store = await open_store(f"sqlite://{site.log.parent}/jobs.db")
+    try:
+        for name, age_ms in (("now", 0), ("gone", 7_200_000)):
+            read = {"system": "laravel", "read_at": int(time.time() * 1000) - age_ms, "error": "", "queues": []}
+            await store.registry.put(BRIDGE, name, msgspec.json.encode(read))
+        await until(lambda: "Bridge now" in page(site, "stores"))
+        assert "Bridge gone" not in page(site, "stores")
+        await store.registry.delete(BRIDGE, "now")
+    finally:
+        await store.close()
 
 
 async def test_past_alerts_are_shown(site: Served) -> None:

@@ -16,7 +16,7 @@ from duetime.bridges.foreign import ForeignQueues, open_bridge
 from duetime.engine.duties import Rounds, run_duty
 from duetime.engine.pools import Pools
 from duetime.metrics.meters import Meters
-from duetime.model.errors import DuetimeError
+from duetime.model.errors import DuetimeError, InvalidSettings
 from duetime.model.masking import mask
 from duetime.stores.registry import BRIDGE
 
@@ -31,7 +31,11 @@ class BridgeSizes:
 
     def __init__(self, addresses: str, pools: Pools, meters: Meters, *, deployment: str) -> None:
         self._pools = pools
-        self._bridges: dict[str, ForeignQueues] = dict(open_bridge(one) for one in addresses.split())
+        self._bridges: dict[str, ForeignQueues] = {}
+        for name, foreign in map(open_bridge, addresses.split()):
+            if name in self._bridges:
+                raise InvalidSettings(f"names of bridges must differ, got {name!r} twice: add #NAME to an address")
+            self._bridges[name] = foreign
         self._lock = DeploymentLock(f"bridges of {deployment}")
         self._jobs = meters.level(
             "duetime_bridge_jobs", "Jobs in the queues of other systems.", ("bridge", "queue", "state")

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -20,6 +21,7 @@ from duetime.model.masking import mask
 from duetime.model.settings import group_members
 from duetime.stores.registry import BRIDGE, GROUP_DRAIN, read_drain, set_drain
 
+FORGOTTEN_MS = 3_600_000
 _NAME = re.compile(r"(?!drain$)[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
@@ -33,11 +35,17 @@ async def show_stores(visit: Visit) -> Response:
         members={name: _members(url) for name, url in urls.items()},
         added=await registered_pools(parts.pools.registry),
         files={name: file for name in urls if (file := file_of(parts.settings.sources.get(f"pool.{name}", "")))},
-        bridges={one.key: msgspec.json.decode(one.value) for one in parts.registry_copy.list_records(BRIDGE)},
+        bridges=_bridges(visit),
         parked=_sum_parked(await parts.live.processes()),
         totals=await parts.live.totals.pool_totals(),
         journal=await parts.live.meters.journal(),
     )
+
+
+def _bridges(visit: Visit) -> dict[str, dict[str, Any]]:
+    """What server/bridge_sizes.py read of other systems, by name. A bridge that nobody reads any more is left out."""
+    found = {one.key: msgspec.json.decode(one.value) for one in visit.parts.registry_copy.list_records(BRIDGE)}
+    return {name: one for name, one in found.items() if visit.now - one["read_at"] < FORGOTTEN_MS}
 
 
 def _members(url: str) -> list[tuple[str, str, bool]]:
