@@ -1,6 +1,5 @@
 """Streams: the journal as a table that grows, and micro-batches that become jobs."""
 
-import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,11 +15,10 @@ from duetime.journal.events import Entry, write_line
 from duetime.journal.reader import read_journal
 from duetime.journal.segments import open_name, sealed_name
 from duetime.model.errors import InvalidSettings, StoreDamaged
-from duetime.model.job import Event, NewJob
+from duetime.model.job import Event, Lease, NewJob, State
 from duetime.spark.source.stream import JournalReader
 from duetime.spark.store_view import StoreView
 from duetime.stores.finishes import SeenJoin
-from tests.plugins.until import until
 from tests.spark.conftest import jobs_in, since
 
 
@@ -304,7 +302,7 @@ def test_due_jobs_are_acked_when_their_micro_batch_is_done(spark: SparkSession, 
         def run_query(work: Callable[[list[str]], None]) -> None:
             (
                 spark.readStream.format("duetime")
-                .options(url=redis_url, namespace="crm", queue="recall", ttr="5s", maxRowsPerTrigger="600")
+                .options(url=redis_url, namespace="crm", queue="recall", ttr="1h", maxRowsPerTrigger="600")
                 .load()
                 .writeStream.foreachBatch(lambda frame, number: work([row["id"] for row in frame.collect()]))
                 .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -318,7 +316,12 @@ def test_due_jobs_are_acked_when_their_micro_batch_is_done(spark: SparkSession, 
 
         with pytest.raises(StreamingQueryException, match="600 jobs"):
             run_query(fail)
-        asyncio.run(until(lambda: queue.counts().ready == 700))
+        counts = queue.counts()
+        assert (counts.ready, counts.leased) == (100, 600)
+        for job in queue.get_many([str(index) for index in range(700)]):
+            if job and job.state is State.LEASED:
+                client.release(Lease(job.queue, job.id, job.born, job.attempt))
+        assert queue.counts().ready == 700
 
         seen: list[str] = []
 
