@@ -2,8 +2,11 @@
 
 import re
 import time
+import tomllib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -15,9 +18,9 @@ from duetime.client.topics import Topics
 from duetime.console.live import ProcessState
 from duetime.console.meter_samples import JournalLag
 from duetime.console.pages.overview import stuck_duties
-from duetime.console.settings_file import with_stores
+from duetime.console.settings_file import change_stores, with_stores
 from duetime.stores.open import open_store
-from duetime.stores.registry import BRIDGE
+from duetime.stores.registry import BRIDGE, GROUP_DRAIN, read_drain
 from duetime.wire.payload import PAUSES, RESTARTS
 from duetime.wire.worker_beats import WorkerBeat, beat_name
 from duetime.worker.shared_counters import count
@@ -102,6 +105,35 @@ def test_a_store_is_added_to_one_line_of_the_settings_file_and_removed_again() -
 )
 def test_a_file_in_another_form_is_left_alone(text: str) -> None:
     assert with_stores(text, "default", {"b": "redis://b/0"}) is None
+
+
+def test_stores_that_are_added_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    file = tmp_path / "duetime.toml"
+    file.write_text(FILE)
+    file.chmod(0o640)
+    names = [f"b{number}" for number in range(20)]
+    with ThreadPoolExecutor(10) as threads:
+        list(threads.map(lambda name: change_stores(file, "default", {name: f"redis://{name}/0"}), names))
+    assert set(names) < set(tomllib.loads(file.read_text())["pool"]["default"]["stores"])
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert list(tmp_path.iterdir()) == [file]
+
+
+async def test_a_store_that_must_be_added_by_hand_takes_jobs_then(
+    tmp_path: Path, start_redis: Callable[..., RedisServer]
+) -> None:
+    first, second = start_redis(), start_redis()
+    (tmp_path / "duetime.toml").write_text(f'[pool.wide.stores]\na = "{first.url}"\n')
+    with serving(tmp_path, "--dev") as site:
+        fields = {"pool": "wide", "name": "b", "url": second.url}
+        async with httpx.AsyncClient(timeout=60, headers={"origin": site.admin}) as browser:
+            answer = await browser.post(f"{site.admin}/console/do/add-store", data=fields)
+    assert "by hand" in answer.text
+    store = await open_store(f"group:wide?a={quote(first.url, safe='')}")
+    try:
+        assert read_drain(await store.registry.get(GROUP_DRAIN, "wide")) == frozenset()
+    finally:
+        await store.close()
 
 
 async def test_a_redis_is_added_takes_jobs_drains_and_is_removed(

@@ -5,11 +5,10 @@ refuse, with InvalidRequest: the result is parsed, and must differ from before b
 """
 
 import copy
+import fcntl
 import json
 import os
 import re
-import shutil
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,18 +52,26 @@ def with_stores(text: str, pool: str, change: Mapping[str, str | None]) -> str |
 
 
 def change_stores(file: Path, pool: str, change: Mapping[str, str | None]) -> None:
-    """Replaces the file in one step, with its mode. Raises InvalidRequest."""
+    """Replaces the file in one step, with its mode; processes that change it at the same time take turns. Raises
+    InvalidRequest.
+    """
     refused = InvalidRequest(BY_HAND.format(pool=pool, file=file))
+    fresh = file.with_name(f".{file.name}.new")
     try:
-        changed = with_stores(file.read_text(encoding="utf-8"), pool, change)
-        if changed is None or file.is_symlink():
-            raise refused
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as fresh:
-            fresh.write(changed)
-            fresh.flush()
-            os.fsync(fresh.fileno())
-        shutil.copystat(file, fresh.name)
-        os.utime(fresh.name)
-        Path(fresh.name).replace(file)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError) as error:
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            changed = with_stores(file.read_text(encoding="utf-8"), pool, change)
+            if changed is None or file.is_symlink():
+                raise refused
+            fresh.unlink(missing_ok=True)
+            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as writing:
+                writing.write(changed)
+                writing.flush()
+                os.fsync(writing.fileno())
+            fresh.chmod(file.stat().st_mode & 0o7777)
+            fresh.replace(file)
+        finally:
+            os.close(folder)
+    except (OSError, UnicodeError, tomllib.TOMLDecodeError, KeyError) as error:
         raise InvalidRequest(f"{refused.message} ({type(error).__name__})") from None

@@ -119,8 +119,13 @@ async def _add_member(visit: Visit, name: str, url: str) -> Response:
     if url.startswith(("group:", "tiered:")):
         raise FormRefused({"url": f"store of a group must be a single store, got {mask(url)}"})
     info = await visit.parts.pools.check_store(url)
-    await set_drain(visit.engine().store.registry, pool, name, drains=True)
-    await asyncio.to_thread(change_stores, file, pool, {name: url})
+    registry = visit.engine().store.registry
+    await set_drain(registry, pool, name, drains=True)
+    try:
+        await asyncio.to_thread(change_stores, file, pool, {name: url})
+    except InvalidRequest:
+        await set_drain(registry, pool, name, drains=False)  # else it would drain once it is added by hand
+        raise
     await visit.log("add-store", f"{pool} {name}", mask(url))
     version = f"{info.kind} {info.version}"
     return visit.go(link("stores"), visit.say("pool.member_added", member=name, version=version))
