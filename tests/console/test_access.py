@@ -7,12 +7,15 @@ from threading import Thread
 
 import httpx
 import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, Envelope
 
 import duetime
 from duetime.alerts.problems import KEY, SETTINGS, AlertSettings, read_settings
 from duetime.model.job import State
 from duetime.stores.open import open_store
 from tests.console.conftest import Visitor
+from tests.plugins.ports import find_free_port
 from tests.plugins.serving import Served
 
 SPACE = "access"
@@ -135,6 +138,43 @@ async def test_the_mail_server_is_saved_and_its_password_kept_and_not_shown(
     server = (await settings_of(console_server)).mail_server
     assert server is not None
     assert (server.host, server.port, server.password) == ("smtp.example.com", 587, "geheim")
+
+
+class Heard:
+    """Takes every mail but those to nobody@example.com."""
+
+    def __init__(self) -> None:
+        self.mails: list[Envelope] = []
+
+    async def handle_RCPT(
+        self, server: SMTP, session: object, envelope: Envelope, address: str, options: object
+    ) -> str:
+        if address == "nobody@example.com":
+            return "550 no such user"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server: SMTP, session: object, envelope: Envelope) -> str:
+        self.mails.append(envelope)
+        return "250 OK"
+
+
+def test_the_mail_page_sends_a_test_mail_and_says_if_it_was_refused(boss: Visitor) -> None:
+    heard = Heard()
+    smtp = Controller(heard, hostname="127.0.0.1", port=find_free_port())
+    smtp.start()
+    try:
+        fields = {"host": "127.0.0.1", "port": str(smtp.port), "sender": "a@example.com", "user": ""}
+        saved = boss.post("do/mail-server", **fields, security="none").text
+        assert "is saved" in saved
+        assert 'action="/console/do/test-mail"' in saved
+        assert "accepted the test mail to ops@example.com" in boss.post("do/test-mail", to="ops@example.com").text
+        assert [mail.rcpt_tos for mail in heard.mails] == [["ops@example.com"]]
+        assert "Not reached: nobody@example.com" in boss.post("do/test-mail", to="nobody@example.com").text
+        assert "Not a mail address: tgram://1" in boss.post("do/test-mail", to="tgram://1").text
+        assert "/console/mail" in boss.get("alerts").text
+    finally:
+        smtp.stop()
 
 
 def test_a_leased_job_is_sent_to_the_dead_letters(boss: Visitor, client: duetime.Client) -> None:

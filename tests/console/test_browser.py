@@ -120,6 +120,7 @@ def every_page(queue: str, job: str) -> list[str]:
         "topic-new",
         "stores",
         "alerts",
+        "mail",
         "workers",
         "tasks",
         "pipeline",

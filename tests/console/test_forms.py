@@ -129,7 +129,7 @@ async def test_a_test_alert_to_a_mail_address_says_that_the_mail_server_is_missi
     await store.close()
     boss.post("do/add-address", address="ops@example.com")
     try:
-        assert "set the mail server below" in boss.get("alerts").text
+        assert "set the mail server first" in boss.get("alerts").text
         refused = boss.post("do/test-alert").text
         assert "Set a mail server first: ops@example.com" in refused
     finally:

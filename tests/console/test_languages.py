@@ -62,7 +62,19 @@ def test_the_browser_s_language_is_taken_unless_another_was_picked() -> None:
 STORES = ("PostgreSQL", "MySQL", "SQLite")
 PLAIN = (
     *("", "?span=month", "queues", "queues?idle=show", "jobs", "failures", "search", "search?q=later", "batches"),
-    *("schedules", "topics", "topic-new", "stores", "alerts", "workers", "tasks", "pipeline", "access", "audit"),
+    *(
+        "schedules",
+        "topics",
+        "topic-new",
+        "stores",
+        "alerts",
+        "mail",
+        "workers",
+        "tasks",
+        "pipeline",
+        "access",
+        "audit",
+    ),
 )
 OF_A_QUEUE = (
     "queue",

@@ -1,4 +1,4 @@
-"""The page Alerts: what was wrong before, who receives alerts, and the mail server."""
+"""The page Alerts: what was wrong before, and who receives alerts; and the page Mail: the mail server, with a test."""
 
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -17,10 +17,10 @@ from duetime.alerts.problems import (
     read_settings,
 )
 from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
-from duetime.console.forms import FormReader, FormRefused, whole_number
+from duetime.console.forms import FormReader, whole_number
 from duetime.console.pages.overview import pool_health, read_problems
 from duetime.console.problems import parse_key
-from duetime.console.visit import Visit
+from duetime.console.visit import Visit, link
 from duetime.model.errors import InvalidRequest, InvalidSettings, NotFound
 from duetime.model.masking import mask
 from duetime.model.names import check_channel, is_mail
@@ -43,7 +43,6 @@ async def show_alerts(visit: Visit) -> Response:
         past=[(one, _past_title(visit, one)) for one in read_past(parts.registry_copy.get(PAST, KEY))],
         addresses=[mask(address) for address in settings.addresses],
         channels={name: mask(address) for name, address in settings.channels.items()},
-        mail_server=settings.mail_server,
         needs_mail_server=settings.mail_server is None and any(is_mail(one) for one in addresses),
         can_send=find_spec("apprise") is not None,
     )
@@ -101,6 +100,18 @@ async def remove_address(visit: Visit) -> Response:
     return visit.go(text=visit.say("alert.removed", address=shown or name))
 
 
+async def show_mail(visit: Visit) -> Response:
+    await visit.parts.registry_copy.refresh()
+    settings = read_settings(visit.parts.registry_copy.get(SETTINGS, KEY))
+    known = [one for one in [*settings.addresses, *settings.channels.values()] if is_mail(one)]
+    return visit.page(
+        "mail.html",
+        mail_server=settings.mail_server,
+        test_address=known[0] if known else "",
+        can_send=find_spec("apprise") is not None,
+    )
+
+
 async def set_mail_server(visit: Visit) -> Response:
     form = FormReader(visit)
     port = form.read("port", lambda text: whole_number(text, most=MOST_PORT), 0)
@@ -125,7 +136,30 @@ async def set_mail_server(visit: Visit) -> Response:
 
     await _change(visit, with_server)
     await visit.log("mail-server", visit.field("host"))
-    return visit.go(text=visit.say("alert.mail_saved"))
+    return visit.go(link("mail"), visit.say("alert.mail_saved"))
+
+
+async def test_mail(visit: Visit) -> Response:
+    """Send a test mail with the settings that are saved."""
+    address = visit.field("to").strip()
+    server = read_settings(await visit.parts.pools.registry.get(SETTINGS, KEY)).mail_server
+    # Not refused as a form: the page has another one, whose fields would be emptied.
+    if server is None or not is_mail(address):
+        why = "alert.needs_server" if server is None else "alert.not_mail"
+        return visit.go(link("mail"), visit.say(why, addresses=address), kind="problem")
+    missed = await _send_test(visit, [address], server)
+    await visit.log("test-mail", address, "not reached" if missed else "")
+    if missed:
+        return visit.go(link("mail"), visit.say("alert.test_missed", addresses=address), kind="problem")
+    return visit.go(link("mail"), visit.say("alert.mail_tested", address=address))
+
+
+async def _send_test(visit: Visit, addresses: Sequence[str], server: MailServer | None) -> list[str]:
+    """The addresses that were not reached."""
+    try:
+        return await AlertSender().send(addresses, "Duetime: test", visit.say("alert.test_text"), server=server)
+    except InvalidSettings as error:
+        raise InvalidRequest(error.message) from None
 
 
 async def test_alert(visit: Visit) -> Response:
@@ -136,13 +170,8 @@ async def test_alert(visit: Visit) -> Response:
         raise InvalidRequest(visit.say("alert.nobody"))
     mails = [one for one in everybody if is_mail(one)]
     if mails and settings.mail_server is None:
-        raise FormRefused({"host": visit.say("alert.needs_server", addresses=", ".join(mails))})
-    try:
-        missed = await AlertSender().send(
-            everybody, "Duetime: test", visit.say("alert.test_text"), server=settings.mail_server
-        )
-    except InvalidSettings as error:
-        raise InvalidRequest(error.message) from None
+        raise InvalidRequest(visit.say("alert.needs_server", addresses=", ".join(mails)))
+    missed = await _send_test(visit, everybody, settings.mail_server)
     await visit.log("test-alert", f"{len(everybody)}", f"not reached: {len(missed)}")
     if missed:
         text = visit.say("alert.test_missed", addresses=", ".join(mask(one) for one in missed))
