@@ -50,6 +50,18 @@ def test_the_keys_of_alerts_say_what_they_are_about() -> None:
     ]
 
 
+async def test_a_nearly_full_pool_is_explained_in_the_visitor_s_language(boss: Visitor, store: Store) -> None:
+    frozen = Firing(Problem("pool second has used 95 % of its room", "frozen text"), 1_794_000_000, 1_794_000_000)
+    await store.registry.put(FIRING, "second:memory", msgspec.json.encode(frozen))
+    try:
+        await until(lambda: "Pool second is nearly full" in boss.get("").text)
+        page = boss.get("").text
+        assert re.search(r"[\d.]+ \w+ of [\d.]+ \w+ are used. A full store refuses pushes", page)
+        assert "frozen text" not in page
+    finally:
+        await store.registry.delete(FIRING, "second:memory")
+
+
 async def test_an_alert_is_shown_with_the_number_of_now_and_in_the_visitor_s_language(
     boss: Visitor, client: duetime.Client, store: Store
 ) -> None:

@@ -112,7 +112,7 @@ def from_alerts(
                 continue  # it is over, or the queue is paused, which another line says
         if kind == "damaged" and line is not None:
             values["count"] = line.counts.damaged
-        detail = firing.problem.text if kind in ("other", "down", "part_down", "memory") else ""
+        detail = firing.problem.text if kind in ("other", "down", "part_down") else ""
         if kind == "other":
             values["title"] = firing.problem.title
         found.append(LiveProblem(kind, record.key, pool, queue, int(firing.since * 1000), values, detail))

@@ -115,7 +115,10 @@ async def read_problems(
 ) -> list[tuple[str, list[LiveProblem]]]:
     """Everything that is wrong now and that the visitor may see, by kind."""
     parts, whole = visit.parts, not visit.session.namespace
-    alerts = from_alerts(parts.registry_copy.list_records(FIRING), look, visit.sees, whole=whole)
+    alerts = [
+        one._replace(detail=_room(visit, one.pool, health)) if one.kind == "memory" else one
+        for one in from_alerts(parts.registry_copy.list_records(FIRING), look, visit.sees, whole=whole)
+    ]
     paused = [line for line in look.lines if visit.sees(line.pool, line.queue.namespace)]
     paused = [line for line in paused if is_overdue_and_paused(line)][:MOST_PAUSED]
     topics = from_topics([one for process in processes for one in process.troubles], alerts, visit.sees)
@@ -138,6 +141,14 @@ async def read_problems(
             found.append(LiveProblem("journal", "journal", "", None, values=values))
     hidden = snoozed(parts.registry_copy)
     return grouped(one for one in found if one.key not in hidden)
+
+
+def _room(visit: Visit, pool: str, health: Sequence[PoolHealth]) -> str:
+    """How full the store of a pool is now, and what that means."""
+    info = next((one.info for one in health if one.name == pool), None)
+    if info is None or not info.max_bytes:
+        return ""
+    return visit.say("trouble.memory_detail", used=size(info.used_bytes), room=size(info.max_bytes))
 
 
 def _why(health: PoolHealth) -> str:
