@@ -11,7 +11,7 @@ import duetime
 from duetime.alerts.problems import FIRING, KEY, PAST, Firing, PastAlert, Problem
 from duetime.callbacks.topic_registry import KIND as TOPICS
 from duetime.callbacks.topic_registry import TopicAddress
-from duetime.console.problems import LiveProblem, grouped, parse_key
+from duetime.console.problems import SNOOZED, LiveProblem, Snooze, grouped, parse_key
 from duetime.model.names import Queue
 from duetime.model.topic import Topic
 from duetime.stores.base import RulesChange, Store
@@ -81,6 +81,14 @@ async def test_an_alert_is_shown_with_the_number_of_now_and_in_the_visitor_s_lan
     assert f"default/{name} is " not in boss.get("").text
     await store.registry.delete(FIRING, key)
     client.queue(name).purge()
+
+
+async def test_problems_that_are_shown_again_are_forgotten(boss: Visitor, store: Store) -> None:
+    old, new = "default:late:default/old", "default:late:default/new"
+    await store.registry.put(SNOOZED, old, msgspec.json.encode(Snooze(1_794_000_000, "ann")))
+    boss.post("do/snooze", key=new)
+    assert new in (kept := [one.key for one in await store.registry.list_records(SNOOZED)])
+    assert old not in kept
 
 
 async def test_a_namespace_login_sees_its_own_problems_and_no_others(

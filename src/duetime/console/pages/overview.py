@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -33,7 +34,7 @@ from duetime.console.problems import (
 from duetime.console.queue_looks import LiveQueue, QueueLook
 from duetime.console.rate_history import RatePoint
 from duetime.console.visit import Visit, chosen
-from duetime.model.errors import DuetimeError, Forbidden, NoAnswer
+from duetime.model.errors import DuetimeError, Forbidden, NoAnswer, VersionConflict
 from duetime.model.humanise import size
 from duetime.model.job import TOTAL_DAYS, State, Totals
 from duetime.model.names import Queue
@@ -173,8 +174,12 @@ async def snooze(visit: Visit) -> Response:
         visit.check_sees(pool, queue.namespace)
     elif visit.session.namespace:
         raise Forbidden(visit.say("error.forbidden"))
-    value = msgspec.json.encode(Snooze(time.time() + SNOOZE_S, visit.session.user))
-    await visit.parts.pools.registry.put(SNOOZED, key, value)
+    registry, now = visit.parts.pools.registry, time.time()
+    for record in await registry.list_records(SNOOZED):
+        if msgspec.json.decode(record.value, type=Snooze).until <= now:
+            with suppress(VersionConflict):
+                await registry.delete(SNOOZED, record.key, if_version=record.version)
+    await registry.put(SNOOZED, key, msgspec.json.encode(Snooze(now + SNOOZE_S, visit.session.user)))
     await visit.parts.registry_copy.refresh()
     await visit.log("snooze", key)
     return visit.go(text=visit.say("trouble.snoozed"))
