@@ -34,7 +34,9 @@ def main(minute: float) -> None:
         print(f"{order}: payment began, check in 5 minutes", flush=True)
     app.close()
     command = [sys.executable, "-c", "from duetime.cli.main import main; main()", "work", "payment:app"]
-    subprocess.run([*command, "--pool", "threads", "--max-jobs", "2"], check=True, cwd=Path(__file__).parent)
+    subprocess.run(
+        [*command, "--pool", "threads", "--concurrency", "1", "--max-jobs", "2"], check=True, cwd=Path(__file__).parent
+    )
 
 
 if __name__ == "__main__":
