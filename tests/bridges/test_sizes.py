@@ -11,7 +11,7 @@ import redis
 from duetime.bridges.foreign import open_bridge
 from duetime.bridges.laravel import LaravelRedis
 from duetime.model.errors import InvalidSettings
-from duetime.server.bridge_sizes import BridgeSizes
+from duetime.server.bridge_sizes import MOST_QUEUES, BridgeSizes, read_sizes
 from tests.e2e.shell import Shell
 from tests.plugins.served import StartServer
 from tests.plugins.until import until
@@ -82,3 +82,15 @@ def test_two_bridges_of_one_name_are_refused() -> None:
     addresses = "laravel+redis://127.0.0.1:1 laravel+redis://127.0.0.1:2"
     with pytest.raises(InvalidSettings, match="add #NAME"):
         BridgeSizes(addresses, None, None, deployment="x")  # type: ignore[arg-type]
+
+
+def test_a_system_with_very_many_queues_is_read_in_part(redis_url: str) -> None:
+    laravel = LaravelRedis(redis_url, prefix="many_")
+    try:
+        for number in range(MOST_QUEUES + 1):
+            laravel.add_texts(f"q{number}", [("", b'{"job":"A","attempts":0}')])
+        read = read_sizes(laravel)
+    finally:
+        laravel.close()
+    assert len(read["queues"]) == MOST_QUEUES
+    assert read["error"] == f"only the first {MOST_QUEUES} of {MOST_QUEUES + 1} queues are read"

@@ -23,6 +23,8 @@ from duetime.stores.registry import BRIDGE
 log = logging.getLogger("duetime.bridges")
 
 READ_EVERY_S = 5.0
+MOST_QUEUES = 500
+"""Each is asked for its size, shown, and a few metrics."""
 STATES = ("ready", "delayed", "reserved", "quarantined")
 
 
@@ -63,7 +65,7 @@ class BridgeSizes:
 
     async def _round(self) -> float:
         if self._lock.is_leader():
-            read = {name: await asyncio.to_thread(_read, foreign) for name, foreign in self._bridges.items()}
+            read = {name: await asyncio.to_thread(read_sizes, foreign) for name, foreign in self._bridges.items()}
             self._show(read)
             for name, one in read.items():
                 await self._pools.registry.put(BRIDGE, name, msgspec.json.encode(one))
@@ -79,11 +81,12 @@ class BridgeSizes:
                 self._late.of(name, queue["queue"]).value = queue["late_ms"] / 1000
 
 
-def _read(foreign: ForeignQueues) -> dict[str, Any]:
-    """What the console shows of one system: its queues, or why they cannot be read."""
+def read_sizes(foreign: ForeignQueues) -> dict[str, Any]:
+    """What the console shows of one system: its queues, or why they cannot all be read."""
     now = time.time_ns() // 1_000_000
     try:
-        sizes = [(name, foreign.sizes(name)) for name in foreign.names()]
+        names = sorted(foreign.names())
+        sizes = [(name, foreign.sizes(name)) for name in names[:MOST_QUEUES]]
     except DuetimeError as error:
         log.warning("bridge_unavailable", extra={"system": foreign.system, "error": error.message})
         return {"system": foreign.system, "read_at": now, "error": mask(error.message), "queues": []}
@@ -95,4 +98,5 @@ def _read(foreign: ForeignQueues) -> dict[str, Any]:
         }
         for name, one in sizes
     ]
-    return {"system": foreign.system, "read_at": now, "error": "", "queues": queues}
+    error = f"only the first {MOST_QUEUES} of {len(names)} queues are read" if len(names) > MOST_QUEUES else ""
+    return {"system": foreign.system, "read_at": now, "error": error, "queues": queues}
