@@ -55,6 +55,13 @@ def test_a_token_is_made_with_scopes_shown_once_limited_and_revoked(boss: Visito
     assert secret not in console_server.log.read_text()
 
 
+@pytest.mark.parametrize("shares", ["0:1", "9" * 5_000 + ":1:1", "5:3:x"])
+def test_shares_that_are_none_are_refused_on_the_page(boss: Visitor, shares: str) -> None:
+    answer = boss.post("do/shares", namespace="default", shares=shares, back="/console/access")
+    assert (answer.status_code, answer.url.path) == (200, "/console/access")
+    assert "must be high:normal:low" in answer.text
+
+
 def test_an_admin_ends_a_session(boss: Visitor) -> None:
     boss.post("do/add-user", name="ida", role="operator", password="works on things")
     assert "at least 10" in boss.post("do/add-user", name="ida", role="viewer", password="short").text

@@ -37,10 +37,10 @@ def read_shares(text: str) -> PriorityShares:
 
 def read_ratio(text: str) -> Shares:
     """Raises InvalidSettings."""
-    numbers = [int(one) if one.strip().isdecimal() else 0 for one in text.split(":")]
+    numbers = [int(one[:4]) if one.isdecimal() else 0 for one in map(str.strip, text.split(":"))]
     if len(numbers) != len(DEFAULT_SHARES) or not all(1 <= number <= MAX_SHARE for number in numbers):
         raise InvalidSettings(
             f"priority_shares must be high:normal:low, each from 1 to {MAX_SHARE}, like '5:3:2' or "
-            f"'5:3:2, shop=8:1:1'; got {text!r}"
+            f"'5:3:2, shop=8:1:1'; got {text[:80]!r}"
         )
     return numbers[0], numbers[1], numbers[2]

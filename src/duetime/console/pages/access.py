@@ -9,7 +9,7 @@ from duetime.console.forms import FormReader, FormRefused, whole_number
 from duetime.console.users import Role
 from duetime.console.visit import Visit, link
 from duetime.engine.schedules import SCHEDULES
-from duetime.model.errors import InvalidRequest, NotFound
+from duetime.model.errors import InvalidRequest, InvalidSettings, NotFound
 from duetime.model.names import check_namespace
 from duetime.model.priority_shares import read_ratio
 from duetime.protocols.logins import LONGEST_PASSWORD
@@ -61,7 +61,10 @@ async def set_shares(visit: Visit) -> Response:
     namespace, registry = check_namespace(visit.field("namespace")), visit.parts.pools.registry
     given = visit.field("shares").strip()
     if given:
-        ratio = ":".join(map(str, read_ratio(given)))
+        try:
+            ratio = ":".join(map(str, read_ratio(given)))
+        except InvalidSettings as error:
+            raise InvalidRequest(error.message) from None
         await registry.put(SHARES, namespace, ratio.encode())
     else:
         await registry.delete(SHARES, namespace)
