@@ -8,10 +8,11 @@ import pytest
 from duetime.engine.pools import Pools, RegisteredPools, check_store, registered_pools, unregister_pool
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.engine.schedules import ScheduleRunners
-from duetime.model.errors import Conflict, InvalidRequest, InvalidSettings, PoolNotFound, StoreUnavailable
+from duetime.model.errors import Conflict, DuetimeError, InvalidRequest, InvalidSettings, PoolNotFound, StoreUnavailable
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
 from duetime.stores.memory.store import MemoryStore
+from duetime.stores.open import open_store
 from duetime.stores.registry import POOL
 from tests.plugins.until import until
 
@@ -151,3 +152,15 @@ async def test_a_store_that_other_processes_cannot_reach_is_refused(url: str) ->
 
 async def test_a_password_is_no_scheme() -> None:
     await check_store("redis://:memory:sqlite:@host", Stores())
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [("e/u", "redis://1"), ("eu", "oracle:x"), ("eu", "redis://[::1"), ("eu", "group:g?a=mysql://[::1")],
+)
+async def test_a_pool_with_a_wrong_name_or_url_is_refused_as_a_wrong_request(name: str, url: str) -> None:
+    """And not as a fault of the server."""
+    async with Pools({"default": "memory:"}, open_store=open_store) as pools:
+        with pytest.raises(DuetimeError) as refused:
+            await pools.register(name, url)
+        assert refused.value.status == 400

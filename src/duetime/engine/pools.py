@@ -24,6 +24,7 @@ from duetime.model.backoff import Outage
 from duetime.model.errors import (
     Conflict,
     DuetimeError,
+    InvalidName,
     InvalidRequest,
     InvalidSettings,
     PoolNotFound,
@@ -323,8 +324,8 @@ async def registered_pools(registry: Registry) -> dict[str, str]:
 
 
 async def check_store(url: str, open_store: OpenStore) -> StoreInfo:
-    """Open a store once. Raises InvalidRequest if it does not answer, or if other processes cannot reach it; and
-    InvalidSettings.
+    """Open a store once. Raises InvalidRequest if its URL is wrong, if it does not answer, or if other processes cannot
+    reach it.
     """
     if _is_local(url):
         raise InvalidRequest(f"store URL must name a server that every process can reach, got {mask(url)}")
@@ -335,7 +336,7 @@ async def check_store(url: str, open_store: OpenStore) -> StoreInfo:
                 return await store.ping()
             finally:
                 await store.close()
-    except StoreUnavailable as error:
+    except (StoreUnavailable, InvalidSettings) as error:
         raise InvalidRequest(f"store cannot be opened: {error.message}") from None
     except TimeoutError:
         raise InvalidRequest(f"store did not answer within {FIRST_WAIT_S:.0f} s: {mask(url)}") from None
@@ -349,8 +350,11 @@ def _is_local(url: str) -> bool:
 async def register_pool(
     registry: Registry, name: str, url: str, *, open_store: OpenStore, taken: Collection[str] = ()
 ) -> dict[str, str]:
-    """Name a pool in the registry after its store was opened once. Raises InvalidSettings, InvalidRequest, Conflict."""
-    check_pool_name(name)
+    """Name a pool in the registry after its store was opened once. Raises InvalidName, InvalidRequest, Conflict."""
+    try:
+        check_pool_name(name)
+    except InvalidSettings as error:
+        raise InvalidName(error.message) from None
     if name == DEFAULT_POOL or name in taken:
         raise Conflict(f"pool {name!r} is there already: change it in the settings")
     await check_store(url, open_store)

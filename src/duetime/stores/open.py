@@ -45,8 +45,7 @@ SCHEMES = (
 
 async def open_store(url: str, *, clock: Clock | None = None) -> Store:
     """Connect, create or upgrade what is missing, and return the store. A `clock` replaces the store's own."""
-    scheme, colon, _ = url.partition(":")
-    match scheme if colon else "":
+    match scheme := _scheme(url):
         case "memory":
             from duetime.stores.memory.store import MemoryStore
 
@@ -78,6 +77,16 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
             return await _open_several(url, clock)
         case _:
             raise _unknown(url)
+
+
+def _scheme(url: str) -> str:
+    """Empty if the URL has none. Raises InvalidSettings if its host cannot be read."""
+    try:
+        urlsplit(url)
+    except ValueError as error:
+        raise InvalidSettings(f"store URL cannot be read: {error}") from None
+    scheme, colon, _ = url.partition(":")
+    return scheme if colon else ""
 
 
 async def _open_several(url: str, clock: Clock | None) -> Store:
@@ -130,7 +139,7 @@ def bulk_of(store: Store, url: str) -> Bulk:
 
 def pending_migrations(url: str) -> Sequence[Migration]:
     """What opening the store would do to its tables; nothing for a store that has none. Blocks."""
-    match url.partition(":")[0]:
+    match _scheme(url):
         case "postgresql" | "postgres":
             from duetime.stores.postgres.connection import PostgresAddress, pending
 
