@@ -33,6 +33,7 @@ NOT_RUN = {
     r"duetime demo": "tells a story of a minute",
     r"duetime (topic|alert) test": "calls hosts of the internet: tests/e2e/test_cli_topic.py, tests/alerts/test_cli.py",
     r"duetime pool (add|remove)": "takes servers only; tests/e2e/test_cli_pool.py runs both",
+    r"duetime console": "runs until Ctrl-C: tests/e2e/test_cli_console.py",
     r"duetime mcp": "talks to an agent: tests/mcp",
     r"duetime bridge": "another system that runs: tests/bridges",
     r"--follow": "goes on until Ctrl-C",

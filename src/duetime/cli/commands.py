@@ -23,6 +23,9 @@ class Noun(NamedTuple):
 
 SERVER = (
     Command("serve", "serve:serve", "Run a server: the API on port 7777, the admin API on port 7778."),
+    Command(
+        "console", "console:console", "Open the web console of an existing store on this machine, without a server."
+    ),
     Command("init", "init:init", "Write the skeleton of a project: a task, settings, and a README of three commands."),
     Command("config", "config:config", "Print the effective settings and their sources; passwords are masked."),
     Command("version", "config:version", "Print the version."),

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,18 +65,36 @@ def serve(  # noqa: PLR0913, PLR0917 - each is a flag
     flags: dict[str, object] = {"store": store, "host": host, "port": port, "admin_port": admin_port}
     flags |= {"journal": journal, "dev": dev, "workers": workers, "pid_file": pid_file}
     settings = read_settings(flags, config)
+    set_process_title("duetime-server" if settings.workers == 1 else "duetime-master")
+    if settings.store == DEFAULT_STORE:
+        _make_folder(DEFAULT_STORE)
+    run_program(
+        "`duetime serve`",
+        settings,
+        announce=announce,
+        read=lambda: read_settings(flags, config),
+        version=lambda: file_version(config),
+    )
+
+
+def run_program(
+    name: str,
+    settings: Settings,
+    *,
+    announce: Callable[["Started"], None],
+    read: Callable[[], Settings],
+    version: Callable[[], object],
+) -> None:
+    """Runs a server until it is stopped. `read` reads its settings again when `version` changes."""
     try:
         from duetime.server.supervision.program import Program  # noqa: PLC0415 - the extra [server] is optional
         from duetime.server.supervision.server import run_server  # noqa: PLC0415
     except ModuleNotFoundError as missing:
-        raise InvalidSettings.lacks("`duetime serve`", "server", missing) from None
+        raise InvalidSettings.lacks(name, "server", missing) from None
     set_up_logging(settings)
-    set_process_title("duetime-server" if settings.workers == 1 else "duetime-master")
-    if settings.store == DEFAULT_STORE:
-        _make_folder(DEFAULT_STORE)
     program = Program(
-        read=lambda: read_settings(flags, config),
-        file_version=lambda: file_version(config),
+        read=read,
+        file_version=version,
         announce=announce,
         set_up_logging=set_up_logging,
         reopen_logs=reopen_logs,

@@ -146,7 +146,9 @@ def add_spreads(spreads: Iterable[Sequence[tuple[float, float]]]) -> list[tuple[
 
 
 class HourRecords:
-    """One record of the registry per hour and server; `server` names this one, also after a restart."""
+    """One record of the registry per hour and server; `server` names this one, also after a restart. A process without
+    a name writes none.
+    """
 
     def __init__(
         self, registry: Callable[[], Registry], registry_copy: RegistryCopy, server: str, *, kind: str, kept_s: int
@@ -168,6 +170,8 @@ class HourRecords:
 
     async def append(self, at: float, change: Callable[[bytes | None], bytes]) -> None:
         """Change this server's record of the hour of `at`, and delete records that are too old."""
+        if not self.server:
+            return
         registry, key = self._registry(), f"{int(at // 3600):07d}/{self.server}"
         while True:
             record = await registry.get(self._kind, key)
@@ -183,12 +187,14 @@ class HourRecords:
 
     async def replace(self, record: Record, value: bytes) -> None:
         """Write a record anew unless it has been changed meanwhile."""
+        if not self.server:
+            return
         with suppress(VersionConflict):
             await self._registry().put(self._kind, record.key, value, if_version=record.version)
 
 
 class RateHistory:
-    """`server` names this server among those of the deployment, also after a restart."""
+    """`server` names this server among those of the deployment, also after a restart; empty: it writes no history."""
 
     def __init__(self, registry: Callable[[], Registry], registry_copy: RegistryCopy, server: str) -> None:
         self.server = server

@@ -280,6 +280,8 @@ class Settings:
     accounts: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """The users of the admin API with the hashes of their passwords."""
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
+    console_only: bool = False
+    """Set by `duetime console`: no API, courier, watchdog or schedules, and a journal only for pools that journal."""
 
 
 FIELDS: Mapping[str, Field[Any]] = MappingProxyType(

@@ -168,7 +168,9 @@ class Runtime:
     @cached_property
     def live_figures(self) -> LiveFigures:
         """What the console shows live."""
-        name = f"{self.settings.instance or socket.gethostname()}:{self.settings.admin_port}"
+        settings = self.settings
+        # What a console of its own counts would be taken for another server's figures.
+        name = "" if settings.console_only else f"{settings.instance or socket.gethostname()}:{settings.admin_port}"
         return LiveFigures(
             self.pools, self.siblings, RateHistory(lambda: self.pools.registry, self.registry_copy, name)
         )
@@ -197,15 +199,13 @@ def api_apps(runtime: Runtime) -> Sequence[MountedApp]:
 
 def admin_apps(runtime: Runtime) -> Sequence[MountedApp]:
     """The applications of the admin listener."""
+    console = (MountedApp("/", to_console), MountedApp("/console", console_app(runtime)))
+    if runtime.settings.console_only:
+        return console
     php = [
         MountedApp(path, php_admin(runtime)) for path in ("/add.php", "/check.php") if runtime.settings.php_admin_token
     ]
-    return (
-        MountedApp("/", to_console),
-        MountedApp("/console", console_app(runtime)),
-        *php,
-        MountedApp("", LmstfyAdmin(runtime.lmstfy)),
-    )
+    return (*console, *php, MountedApp("", LmstfyAdmin(runtime.lmstfy)))
 
 
 async def to_console(scope: Scope, receive: Receive, send: Send) -> None:
@@ -259,6 +259,9 @@ def _console_parts(runtime: Runtime) -> ConsoleParts:
 def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]]:
     """What runs next to the listeners in every process: entered before they listen, left when they are drained."""
     settings = runtime.settings
+    added = RegisteredPools(runtime.pools, runtime.registry_copy)
+    if settings.console_only:
+        return (added, runtime.live_figures)
     targets = WatchTargets(settings.alert_memory, settings.alert_dead, settings.alert_lateness.total_seconds())
     callbacks = runtime.callbacks
     courier = Courier(
@@ -271,7 +274,7 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     runtime.live_figures.troubles = courier.troubles
     failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.registry_copy, failures=settings.alert_callbacks)
     watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
-    added, schedules = RegisteredPools(runtime.pools, runtime.registry_copy), ScheduleRunners(runtime.pools)
+    schedules = ScheduleRunners(runtime.pools)
     sizes = _bridge_sizes(runtime) if settings.bridges else ()
     return (*sizes, added, runtime.alerts, watchdog, callbacks.logs, courier, schedules, runtime.live_figures)
 

@@ -56,6 +56,7 @@ Make = Callable[[Runtime, Sequence[socket.socket]], Listening]
 class ListenerSpec:
     """`name` appears in the start-up message. `last`: it serves until all others are drained. Without a `port_setting`,
     `host_setting` is the path of a Unix socket. `switch` is the setting that turns it on; empty if it is always on.
+    With `has_console` it is also on if only the console is served.
     """
 
     name: str
@@ -65,8 +66,11 @@ class ListenerSpec:
     switch: str = ""
     scheme: str = "http"
     last: bool = False
+    has_console: bool = False
 
     def is_on(self, settings: Settings) -> bool:
+        if settings.console_only and not self.has_console:
+            return False
         return not self.switch or bool(getattr(settings, self.switch))
 
 

@@ -24,6 +24,7 @@ from duetime.http.service import limits_of
 from duetime.journal.journal import Journal
 from duetime.journal.options import options_of
 from duetime.journal.recorder import NodeWithoutJournal, open_journal_recorder
+from duetime.journal.registration import find_journaling
 from duetime.metrics.meters import Meters
 from duetime.metrics.process_meters import watch_budget, watch_journal, watch_listener
 from duetime.metrics.recorder import MetricsRecorder, PoolMeters, TimedStore
@@ -53,12 +54,13 @@ LAST_GRACE_S = 1.0
 
 class PoolRecorders:
     """The recorders of all pools of a process: its metrics, and its journal if it keeps one. The journal must live
-    longer than the pools.
+    longer than the pools. With `joins`, only pools that journal already are recorded in it.
     """
 
-    def __init__(self, meters: Meters, journal: Journal | None = None) -> None:
+    def __init__(self, meters: Meters, journal: Journal | None = None, *, joins: bool = False) -> None:
         self._meters = meters
         self._journal = journal
+        self._joins = joins
         self._pools: dict[str, PoolMeters] = {}
         if journal:
             watch_journal(meters, journal)
@@ -69,7 +71,7 @@ class PoolRecorders:
         return Recorded(timed, [MetricsRecorder(meters), *await self._journal_recorders(timed, pool)])
 
     async def _journal_recorders(self, store: Store, pool: str) -> Sequence[Recorder]:
-        if self._journal:
+        if self._journal and not (self._joins and await find_journaling(store) is None):
             return await open_journal_recorder(store, self._journal, pool)
         if (await store.ping()).kind == "memory":  # no other process can make it a pool that journals
             return ()
@@ -157,7 +159,7 @@ LISTENERS: Sequence[ListenerSpec] = (
     ListenerSpec("socket", "unix_socket", "", http("api_socket", api_app, is_api=True), "unix_socket"),
     ListenerSpec("TCP", "tcp_host", "tcp_port", tcp_listener, "tcp_enabled", scheme="tcp"),
     ListenerSpec("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), "ouqiang_enabled"),
-    ListenerSpec("admin", "admin_host", "admin_port", http("admin", admin_app), last=True),
+    ListenerSpec("admin", "admin_host", "admin_port", http("admin", admin_app), last=True, has_console=True),
     ListenerSpec(
         "admin-socket", "admin_unix_socket", "", http("admin_socket", admin_app), "admin_unix_socket", last=True
     ),
@@ -186,7 +188,9 @@ async def serve(
         options = options_of(settings)
         tracing = await stack.enter_async_context(_trace(settings)) if settings.otel_endpoint else None
         meters = Meters(settings.metrics_queues)
-        recorders = PoolRecorders(meters, await stack.enter_async_context(Journal(options)) if options else None)
+        joins = settings.console_only
+        journal = await stack.enter_async_context(Journal(options, lazy=joins)) if options else None
+        recorders = PoolRecorders(meters, journal, joins=joins)
         pools = Pools(
             settings.pools,
             open_store=open_store,
