@@ -195,11 +195,12 @@ async def test_runs_are_counted_per_task(bench: Bench, monkeypatch: pytest.Monke
         b'{"displayName":"Send \\"it\\"","job":"shop.send","data":{}}',
         b'{"job": "shop.send"}',
         b'{"data":{"job":"no"}}',
+        b'{"job":"a\x00b"}',  # no JSON, so no name
     )
     await bench.store.push(QUEUE, [Push([NewJob(str(at), body) for at, body in enumerate(bodies)])])
-    leases = {lease.id: lease for lease in await bench.reserve(3)}
+    leases = {lease.id: lease for lease in await bench.reserve(4)}
     seconds[0] = 3.0
-    await bench.store.ack(QUEUE, [leases["0"], leases["2"]])
+    await bench.store.ack(QUEUE, [leases["0"], leases["2"], leases["3"]])
     await bench.store.kill(leases["1"], "")
     snapshot = bench.meters.snapshot()
     assert series(snapshot, "duetime_task_runs_total") == {

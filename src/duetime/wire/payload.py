@@ -87,7 +87,7 @@ class ForeignPayload(Struct, rename={"name": "job"}):
         )
 
 
-NAME = re.compile(rb'\{(?:"displayName": ?(?:null|"(?:[^"\\]|\\.){0,200}"), ?)?"job": ?"([^"\\]{1,200})"')
+NAME = re.compile(rb'\{(?:"displayName": ?(?:null|"(?:[^"\\]|\\.){0,200}"), ?)?"job": ?"([^"\\\x00-\x1f]{1,200})"')
 """The beginning of a payload: the name of the task comes first, or second after the name that people see. Bounded,
 because it is read at every delivery.
 """
