@@ -198,6 +198,10 @@ class Promoter:
                 if outage.failed():
                     log.warning("tier_promoter_fails", extra={"pool": self._tiers.name, "error": error.message})
                 await asyncio.sleep(outage.pause_s)
+            except Exception:  # a bug must not end promotions: without them the jobs of cold are never delivered
+                log.exception("tier_promoter_broke", extra={"pool": self._tiers.name})
+                outage.failed()
+                await asyncio.sleep(outage.pause_s)
             else:
                 outage.worked()
 
