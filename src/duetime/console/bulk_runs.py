@@ -1,4 +1,4 @@
-"""Actions on many jobs: done in steps beside the request, with their progress and what undoes them in the registry.
+"""Actions on many jobs: done in steps after the request, with their progress and what undoes them in the registry.
 
 A run is one record. What undoes it is another, compressed, which is written when the run has ended and only if it is
 small; both are deleted after an hour. So any process of the server can show a run and undo it, also after a restart.

@@ -13,7 +13,7 @@ HEIGHT = 100
 
 
 class Bar(NamedTuple):
-    """`title` shows when it is pointed at; `link` is where it leads; `label` stands below it, if any."""
+    """`title` shows when it is pointed at; `link` is where it leads; `label` is below it, if any."""
 
     value: int
     title: str

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 #
 # Ctrl-C and TERM while Spark works: the command ends at once, its processes with it, with exit code 130.
 #
-# Spark and py4j report every call and task that is cut short with a page of stack trace each. Whoever pressed the
-# keys does not need to read them, so they are silenced.
+# Spark and py4j report every call and task that is cut short with a page of stack trace each. The person
+# who pressed the keys does not need them, so they are silenced.
 
 
 QUIET_S = 2.0

@@ -1,6 +1,6 @@
 """The pipeline `audit`: scan the store, read the journal past that moment, compare the two.
 
-The order makes the answer certain beside live traffic: the store is scanned first, then the journal is read until every
+The order makes the answer certain during live traffic: the store is scanned first, then the journal is read until every
 node has written everything up to the end of the scan. What was found stays in `lake/audit/<run>/`. Runs on the driver.
 """
 
@@ -119,7 +119,7 @@ def run_audit(
     forget_ended: bool = False,
     on_step: OnStep = lambda step: None,
 ) -> Audited:
-    """Changes nothing but the lake. Safe to run at any time, beside live traffic too.
+    """Changes nothing but the lake. Safe to run at any time, also during live traffic.
 
     With `forget_ended` it also removes nodes from the store's registry that have ended and are whole in the lake.
     """

@@ -1,7 +1,7 @@
 """`duetime pipeline demo`: schedule a table, lose the store on the way, prove what is missing, repair it, show it.
 
 Every step is the pipeline that a user would run, on real processes in a folder of its own; every number is what they
-answered. Runs on the driver, with a server, a Redis and a few consumers beside it, which end with it.
+answered. Runs on the driver, with a server, a Redis and a few consumers next to it, which end with it.
 """
 
 import sqlite3

@@ -1,8 +1,8 @@
 """What the manifest of `events` says about the journal: its nodes, its damage, every purge, and the days with entries
 of task groups.
 
-A purge is one entry and ends many jobs, whatever day they are from, so whoever follows jobs needs all purges there ever
-were. They are few, and kept here, so that nobody has to read the whole table for them. Runs on the driver.
+A purge is one entry and ends many jobs, whatever day they are from, so a pipeline that follows jobs needs all purges
+there ever were. They are few, and kept here, so that no pipeline reads the whole table for them. Runs on the driver.
 """
 
 from collections.abc import Mapping, Sequence
@@ -89,7 +89,7 @@ def purge_frame(lake: Lake, manifest: Manifest) -> DataFrame:
 #
 # The nodes of the journal that have ended and are in the lake without a gap: nothing more can come of them.
 #
-# They move from the manifest of `events`, which every run writes anew, to files beside it that are never changed; the
+# They move from the manifest of `events`, which every run writes anew, to files next to it that are never changed; the
 # manifest names those files. So the manifest of a pool that has had ten thousand nodes holds only the living ones.
 # Files that were written anew as one are deleted a day later, like those of a table. Runs on the driver.
 

@@ -47,9 +47,9 @@ PER_BATCH = 4 * 1024**3
 """Bytes of segments per micro-batch; each micro-batch is published in one step."""
 MAX_AGE = "3650d"
 """Spark skips files that are older than the newest by more than this; it must not skip a segment that comes late."""
-BESIDE = ("CONCURRENT_STREAM_LOG_UPDATE", "CONCURRENT_QUERY", "is already active")
+CONCURRENT = ("CONCURRENT_STREAM_LOG_UPDATE", "CONCURRENT_QUERY", "is already active")
 """How Spark says that another run reads this journal into this lake at the moment."""
-BESIDE_S = 0.5
+CONCURRENT_S = 0.5
 NAMED_DAMAGE = 1000
 CROWDED = 64
 """A day with more files than this is written anew, as a few files."""
@@ -98,7 +98,7 @@ def run_ingest(
 ) -> Ingested:
     """Take in what is sealed and new; with `every`, again at that interval until the process is interrupted.
 
-    Safe to run again, also beside another run.
+    Safe to run again, also during another run.
     """
     if is_connect(lake.spark):
         return _run_far(lake, journal, every)
@@ -115,7 +115,7 @@ def run_ingest(
         on_progress(total)
 
     while not _follow(lake, journal, take, every, errors):
-        time.sleep(BESIDE_S)
+        time.sleep(CONCURRENT_S)
     return total
 
 
@@ -139,14 +139,14 @@ def _follow(
     except Exception as error:
         if errors:
             raise errors[0] from None
-        if any(word in str(error) for word in BESIDE):
+        if any(word in str(error) for word in CONCURRENT):
             return False
         raise
     return True
 
 
 def _run_far(lake: Lake, journal: str, every: Duration | None) -> Ingested:
-    """Over Spark Connect batches are taken in by a process beside the server, so each leaves a file with its counts."""
+    """Over Spark Connect a process next to the server imports batches, so each leaves a file with its counts."""
     if every is not None:
         raise InvalidSettings("--every needs --master; over Spark Connect run it again instead, from a timer")
     total = Ingested(version=lake.events.manifest().version)

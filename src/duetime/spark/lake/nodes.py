@@ -17,7 +17,7 @@ class NodeState(Struct, frozen=True):
     """`ranges` are sorted and do not touch.
 
     `beats` has, by pool, the store's time of the latest heartbeat: entries of the node about what happened in the pool
-    before that time stand before it. `first_at` is the earliest time of any entry, 0 if there is none.
+    before that time come before it. `first_at` is the earliest time of any entry, 0 if there is none.
     """
 
     ranges: Sequence[Range] = ()

@@ -1,7 +1,7 @@
 """`duetime pipeline vacuum`: forget what is older than its retention, and delete files that nothing names any more.
 
 Days of the tables go as a whole, except those with a row of a job that lives, or with its body: reconcile would need
-them. Purges stand in the manifest of `events` for as long as a row is left that one of them may be about. Bodies of
+them. Purges are in the manifest of `events` for as long as a row is left that one of them may be about. Bodies of
 jobs that ended can go earlier than their events: those days are written anew without them. Files that readers may still
 use stay for a day after they were replaced. A run that was killed leaves its scratch folder, with bodies in it; that
 goes when nothing in it has changed for a day. Runs on the driver; executors write the days.

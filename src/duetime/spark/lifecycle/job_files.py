@@ -1,9 +1,10 @@
 """What is in each file of the table `jobs`: how many rows, whether any of them is open, and which times they span.
 
 A file is never changed and its name never used again, so what was found out about it holds for as long as it exists. It
-is noted beside the table. Of a file without a note only the end is read, where Parquet keeps the least and greatest
-value of each column. So whoever needs some of the jobs reads the files that can have them: lifecycle those with jobs
-that new events are about, stats those of a few days, audit those with a job that has not ended. Runs on the driver.
+is noted next to the table. Of a file without a note only the end is read, where Parquet keeps the least and greatest
+value of each column. So a pipeline that needs some of the jobs reads the files that can have them: lifecycle those
+with jobs that new events are about, stats those of a few days, audit those with a job that has not ended. Runs on the
+driver.
 """
 
 from bisect import bisect_left

@@ -43,7 +43,7 @@ def about_jobs(manifest: Manifest) -> JobsAbout:
 
 
 def run_lifecycle(lake: Lake) -> Lifecycle:
-    """Safe to run again, also beside another run: the one that comes second starts from the first one's rows."""
+    """Safe to run again, also during another run: the one that comes second starts from the first one's rows."""
     while True:
         try:
             return _run(lake)
@@ -74,7 +74,7 @@ def _run(lake: Lake) -> Lifecycle:
     states = lifecycle.event_states(fresh).unionByName(lifecycle.job_states(known))
     jobs = lifecycle.finish(lifecycle.merge(states), lifecycle.batch_names(fresh, known), purges)
     if before.files:
-        # Neighbours in time stand in one file, so that a later run which is about a few of them finds them together.
+        # Neighbours in time are in one file, so that a later run which is about a few of them finds them together.
         jobs = jobs.repartitionByRange(touched.rows // ROWS_PER_FILE + 1, "born")
     about = JobsAbout(events_version=events.version)
     with lake.jobs.stage(jobs) as staged:

@@ -28,7 +28,7 @@ from duetime.stores.bulk import Loaded
 
 # --- progress
 #
-# How many rows of a batch are pushed while it is under way, for whoever looks at its folder (the console does).
+# How many rows of a batch are pushed while it is under way, for programs that read its folder, such as the console.
 #
 # <lake>/batches/<batch>/_progress/before           rows that an earlier round had pushed
 # <lake>/batches/<batch>/_progress/<file's number>  rows of that accepted file that its task has pushed
@@ -72,7 +72,7 @@ class RowProgress:
 
 
 def write_rows(path: Path, rows: int) -> None:
-    """Whoever reads the file finds it whole: it is written aside first."""
+    """Replaces the file in one step, so that a reader never sees a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}")
     aside.write_bytes(msgspec.json.encode(PushedRows(rows)))

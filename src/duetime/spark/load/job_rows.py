@@ -84,7 +84,7 @@ def latest(frame: DataFrame) -> DataFrame:
 
 
 def order(given: Collection[str]) -> list[str]:
-    """The columns to sort by: rows that can go in one call then stand together, in the order in which they fall due.
+    """The columns to sort by: rows that can go in one call are then together, in the order in which they fall due.
 
     Columns that were not given are left out: they are the same for all rows and would only slow down the comparisons.
     """

@@ -1,6 +1,6 @@
 """One HTML file that needs nothing else: the shell of the report and of the forecast, and the parts that both use.
 
-The HTML stands in page.html and parts.html. Jinja2 escapes what it is given, so that a queue's name cannot become
+The HTML is in page.html and parts.html. Jinja2 escapes what it is given, so that a queue's name cannot become
 markup; the type `Markup` marks what is safe already. plotly.js comes from the installed package when the page is
 written. The page asks the network for nothing, and its Content-Security-Policy would not let it.
 """
@@ -93,7 +93,7 @@ def more(count: str) -> Markup:
 
 def chart(label: str, figure: Mapping[str, Any], *, height: int) -> Markup:
     """A plotly figure as plain data: {"data": [...], "layout": {...}}; `--name` in it is a colour of page.css."""
-    # In a script element only "</" and "<!--" could end the data early; in JSON a "<" stands in strings alone.
+    # In a script element only "</" and "<!--" could end the data early; in JSON a "<" occurs in strings alone.
     data = msgspec.json.encode(figure).decode().replace("<", "\\u003c")
     return _part("chart", label, Markup(data), height)
 
