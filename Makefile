@@ -28,7 +28,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --durations 10
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
-.PHONY: help run setup setup-dev setup-bench test test-full check quick format faults soak mutants pipeline screenshots docs bench lock release-check lint-tools clean
+.PHONY: help run setup setup-dev setup-bench test test-full check quick format faults soak mutants pipeline screenshots docs bench lock release-check lint-tools audit-dependencies clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -135,6 +135,11 @@ GO_TOOLS := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 helm.sh/helm/v3/c
 
 lint-tools: ## Build actionlint and helm into .venv/go, for the tests of the workflows and the chart (needs Go)
 	@for tool in $(GO_TOOLS); do GOBIN=$(CURDIR)/$(VENV)/go go install -ldflags="-s -w" $$tool || exit 1; done
+
+# In an environment of its own. --strict: a package that cannot be looked up is an error, not a pass.
+audit-dependencies: ## Check every locked package for known vulnerabilities (needs pipx and pypi.org itself)
+	@for lock in requirements/*.lock; do echo "$$lock"; \
+	pipx run pip-audit==2.10.1 --strict --disable-pip --require-hashes --progress-spinner off -r $$lock || exit 1; done
 
 lock: $(VENV)/.stamp-dev ## Renew the lock files: make lock ARGS=--upgrade
 	$(COMPILE) $(ARGS) pyproject.toml $(EXTRAS:%=--extra %) --group build --group docs -o requirements/dev.lock
