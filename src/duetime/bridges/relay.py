@@ -22,7 +22,7 @@ from duetime.engine.recorder import Step
 from duetime.model.backoff import Outage
 from duetime.model.clock import MAX_INSTANT
 from duetime.model.errors import InvalidRequest, LeaseLost, StoreUnavailable
-from duetime.model.job import DAY_MS, IfExists, Lease, Moved, NewJob, Reason
+from duetime.model.job import DAY_MS, IfExists, Lease, Moved, NewJob, Reason, chunks, payload_bytes
 from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Mark, Pushed, Withdrawal
 
@@ -132,7 +132,7 @@ class Relay:
             return 0
         back: list[int] = []
         first = 0
-        for number, part in enumerate(calls.chunks(batch.jobs)):
+        for number, part in enumerate(chunks(batch.jobs, size=payload_bytes)):
             try:
                 self._push(ours, f"{batch.name}.{number}", part)
             except InvalidRequest:

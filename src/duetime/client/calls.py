@@ -27,7 +27,6 @@ from duetime.client.leased_job import JobInHand
 from duetime.model.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.model.job import (
-    STEP_BYTES,
     STEP_JOBS,
     Counts,
     Delivery,
@@ -39,6 +38,7 @@ from duetime.model.job import (
     QueueTotals,
     State,
     check_whole,
+    chunks,
     payload_bytes,
 )
 from duetime.model.names import Queue
@@ -124,23 +124,8 @@ def _first_pushed(reply: bytes) -> Moved:
 
 def bulk(queue: Queue, jobs: Iterable[NewJob], if_exists: IfExists = IfExists.KEEP) -> Iterator[Call[Pushed]]:
     """One call for each list of jobs that fits into a call."""
-    for chunk in chunks(jobs):
+    for chunk in chunks(jobs, size=payload_bytes):
         yield push(queue, chunk, if_exists)
-
-
-def chunks(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
-    """Split jobs into lists that each fit into one call."""
-    chunk: list[NewJob] = []
-    size = 0
-    for job in jobs:
-        more = payload_bytes(job)
-        if chunk and (len(chunk) == STEP_JOBS or size + more > STEP_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(job)
-        size += more
-    if chunk:
-        yield chunk
 
 
 def push_each(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists) -> Call[list[Result]]:

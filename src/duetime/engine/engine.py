@@ -12,7 +12,7 @@ change is one atomic step in the store, and everything here can be rebuilt from 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence, Sized
+from collections.abc import Callable, Coroutine, Generator, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import replace
@@ -57,6 +57,7 @@ from duetime.model.job import (
     NewJob,
     State,
     check_tries,
+    chunks,
 )
 from duetime.model.names import Queue
 from duetime.model.priority_shares import PriorityShares
@@ -188,7 +189,7 @@ class Engine:
         check_ids(ids)
         check_times(delay_ms=delay_ms, due_at=due_at)
         answers: list[Moved | DuetimeError | None] = []
-        for chunk in _chunks(ids):
+        for chunk in chunks(ids):
             with _partly_done(answers):
                 step = await self.recorders.run_alone(
                     Step("reschedule", queue, chunk),
@@ -394,7 +395,7 @@ class Engine:
         check_tries(0 if tries is None else tries)
         moved: list[Moved] = []
         problem: StoreUnavailable | None = None
-        steps = _chunks(ids) if ids is not None else repeat(None, -(-limit // STEP_JOBS))
+        steps = chunks(ids) if ids is not None else repeat(None, -(-limit // STEP_JOBS))
         for chunk in steps:
             want = min(limit - len(moved), STEP_JOBS) if chunk is None else len(chunk)
             with _partly_done(moved):
@@ -440,7 +441,7 @@ class Engine:
         if 0 < len(items) <= STEP_JOBS:
             return list(await self._batcher.run(request(items)))
         answers: list[Answer] = []
-        for chunk in _chunks(items):
+        for chunk in chunks(items):
             with _partly_done(answers):
                 answers += await self._batcher.run(request(chunk))
         return answers
@@ -487,10 +488,6 @@ def _log_lapsing(lease: Lease, error: DuetimeError) -> None:
 def _cut(error: str) -> str:
     """At most MAX_ERROR bytes of UTF-8 that can be written: the end of a traceback says more than its middle."""
     return error.replace("\0", "?").encode(errors="replace")[-MAX_ERROR:].decode(errors="ignore")
-
-
-def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[at : at + STEP_JOBS] for at in range(0, len(items), STEP_JOBS))
 
 
 @contextmanager

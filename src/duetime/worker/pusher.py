@@ -26,9 +26,9 @@ from msgspec.structs import replace
 
 from duetime.client import AsyncClient, Client, connect, connect_async
 from duetime.client.call import Call
-from duetime.client.calls import chunks, push
+from duetime.client.calls import push
 from duetime.model.errors import DuetimeError
-from duetime.model.job import Event, IfExists, Moved, NewJob
+from duetime.model.job import Event, IfExists, Moved, NewJob, chunks, payload_bytes
 from duetime.model.names import Queue
 from duetime.worker.middleware_chain import Seal
 from duetime.worker.shared_counters import count
@@ -212,7 +212,7 @@ class ClientPusher:
                 one = in_generation(one, (yield count(one.queue.namespace, one.counter)))  # noqa: PLW2901
             jobs.append(one)
         moved: list[Moved] = []
-        for chunk in chunks(one.job for one in jobs):
+        for chunk in chunks((one.job for one in jobs), size=payload_bytes):
             part = jobs[len(moved) : len(moved) + len(chunk)]
             pushed = yield push(part[0].queue, chunk, part[0].if_exists)
             for outgoing, one in zip(part, pushed.jobs, strict=True):
