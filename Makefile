@@ -89,8 +89,8 @@ check: $(VENV)/.stamp-dev ## Check format, lint, types and import rules
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-quick: check ## The same, and the unit and contract tests on memory and SQLite
-	$(PYTEST) --stores memory,sqlite tests/unit tests/contract $(ARGS)
+quick: check ## The same, and on memory and SQLite the unit and contract tests and Django's own
+	$(PYTEST) --stores memory,sqlite tests/unit tests/contract tests/frameworks/test_django_suite.py $(ARGS)
 
 format: $(VENV)/.stamp-dev ## Generate the blocking client, format the code and apply the safe fixes
 	$(BIN)/python tools/blocking_client.py
