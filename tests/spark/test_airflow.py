@@ -55,4 +55,4 @@ def test_tasks_run_pipelines_and_fail_with_them(tmp_path: Path) -> None:
     assert said["answer"]["file"] == str(tmp_path / "duetime.zip")
     assert (tmp_path / "duetime.zip").exists()
     assert said["problem"].startswith("duetime pipeline audit ended with ")
-    assert "--driver-memory is a size" in said["problem"]
+    assert "--driver-memory must be a size" in said["problem"]

@@ -61,7 +61,7 @@ import threading
 
 @pytest.mark.parametrize("given", ["lots", "0g", "4", "-1g"])
 def test_a_drivers_memory_that_is_no_size(given: str) -> None:
-    with pytest.raises(InvalidRequest, match="--driver-memory is a size such as 4g"):
+    with pytest.raises(InvalidRequest, match="--driver-memory must be a size such as 4g"):
         SparkOptions(driver_memory=given).settings()
 
 
@@ -72,5 +72,5 @@ def test_settings_of_the_session_by_options() -> None:
         "spark.x": "a=b",
         "spark.driver.memory": "512m",
     }
-    with pytest.raises(InvalidRequest, match=r"--conf is written NAME=VALUE, not 'spark\.x'"):
+    with pytest.raises(InvalidRequest, match=r"--conf must be NAME=VALUE, got 'spark\.x'"):
         SparkOptions(conf=["spark.x"]).settings()

@@ -170,7 +170,7 @@ class ReliableQueue(Collection):
         """Add all messages in one step, or none (an empty list) if there is no room for them within the timeout."""
         chosen = options or MessageOptions()
         if len(values) > STEP_JOBS or (len(values) > 1 and (chosen.id or chosen.deduplicate_by)):
-            raise InvalidRequest(f"add takes at most {STEP_JOBS} messages, and only one with an id")
+            raise InvalidRequest(f"add must have at most {STEP_JOBS} messages, and only one if it has an id")
         jobs = [self._job(value, chosen) for value in values]
         deadline = time.monotonic() + duration_ms(timeout) / 1000
         while jobs:
@@ -424,7 +424,7 @@ def _deduplication(job: NewJob, options: MessageOptions) -> Mark | None:
     if options.deduplicate_by is None:
         return None
     if options.deduplicate_by == "id" and options.id is None:
-        raise InvalidRequest("deduplication by id needs an id")
+        raise InvalidRequest("message must have an id for deduplication by id")
     key = job.id if options.deduplicate_by == "id" else hashlib.sha256(job.body).hexdigest()
     return Mark(f"/dedup/{options.deduplicate_by}/{key}", b"", duration_ms(options.deduplicate_for))
 

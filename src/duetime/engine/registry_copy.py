@@ -41,7 +41,7 @@ class RegistryCopy:
         self._begun = self._finished = 0
         self._error: DuetimeError | None = None
         self._followers: list[asyncio.Task[None]] = []
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def __aenter__(self) -> "RegistryCopy":
         try:
@@ -69,7 +69,7 @@ class RegistryCopy:
     async def changed(self, since: int) -> int:
         """Wait until the copy is no longer that of version `since`; answers its version."""
         while self._version == since:
-            await self._news.wait()
+            await self._changed.wait()
         return self._version
 
     def age_s(self) -> float:
@@ -110,8 +110,8 @@ class RegistryCopy:
             for name in changes.deleted:
                 self._records.pop(name, None)
             if changes.version != self._version:
-                self._news.set()
-                self._news = asyncio.Event()
+                self._changed.set()
+                self._changed = asyncio.Event()
             self._version, self._seen_at, self._error = changes.version, seen_at, None
         self._finished = began
 

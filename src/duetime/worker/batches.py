@@ -440,7 +440,7 @@ class BatchKeeper:
         if not seen.counts.total:
             self.batches = {}
             return False
-        await self._learn()
+        await self._refresh()
         call = reserve(self._keepers.namespace, [self._keepers], MOST, TTR_S, 0)
         acted = False
         for delivery in await self._app.send_async(call):
@@ -458,12 +458,12 @@ class BatchKeeper:
 
     async def check_now(self) -> bool:
         """Check every batch, whenever its next check is due."""
-        await self._learn()
+        await self._refresh()
         for some in chunks(list(self.batches)):
             await self._app.send_async(reschedule(self._keepers, some, 0, None))
         return await self.check()
 
-    async def _learn(self) -> None:
+    async def _refresh(self) -> None:
         found = await send_work_async(self._app, list_keepers(self._keepers))
         missing = [batch_id for batch_id in self.batches if batch_id not in found]
         for some in chunks(missing):  # they may have moved from one state to another meanwhile

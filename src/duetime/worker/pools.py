@@ -345,7 +345,7 @@ class LocalPool:
         self._inbox: SimpleQueue[LocalSlot | None] = SimpleQueue()
         self._idle_threads = 0
         self._loop = asyncio.get_running_loop()
-        self._news: deque[Callable[[], None]] = deque()
+        self._posted: deque[Callable[[], None]] = deque()
         self._is_posted = False
         self._stopping = False
 
@@ -447,20 +447,20 @@ class LocalPool:
     def _say(self, run: Run, word: str, value: int) -> None:
         self._post(lambda: self._host.said(run, word, value))
 
-    def _post(self, news: Callable[[], None]) -> None:
-        """Call it on the loop; calls that arrive together wake the loop once."""
-        self._news.append(news)
+    def _post(self, call: Callable[[], None]) -> None:
+        """Run `call` on the loop; calls that are posted together wake the loop once."""
+        self._posted.append(call)
         if not self._is_posted:
             self._is_posted = True
             try:
-                self._loop.call_soon_threadsafe(self._hear)
+                self._loop.call_soon_threadsafe(self._run_posted)
             except RuntimeError:
                 return  # the loop is closed: nobody is waiting for this any more
 
-    def _hear(self) -> None:
+    def _run_posted(self) -> None:
         self._is_posted = False
-        while self._news:
-            self._news.popleft()()
+        while self._posted:
+            self._posted.popleft()()
 
 
 def _guarded(app: "App", run: Run, link: JobLink, loop: ThreadLoop) -> Outcome:

@@ -53,9 +53,9 @@ def demo(options: DemoOptions, spark: SparkOptions, form: AnswerForm) -> None:
     """
     answer = form.answer
     if options.rows < LEAST_ROWS:
-        raise InvalidRequest(f"--rows is {LEAST_ROWS} at least")
+        raise InvalidRequest(f"--rows must be at least {LEAST_ROWS}")
     if options.store not in (None, "redis", "sqlite"):
-        raise InvalidRequest(f"--store is redis or sqlite, not {options.store!r}")
+        raise InvalidRequest(f"--store must be redis or sqlite, got {options.store!r}")
     began = time.monotonic()
     with _folder(options.keep) as folder, spark.session("demo") as session:
         from duetime.spark.demo.processes import find_redis
@@ -127,7 +127,7 @@ def _folder(keep: Path | None) -> Generator[Path]:
     """Yields the folder that the user wants to keep, or a temporary one that is deleted afterwards."""
     if keep is not None:
         if keep.exists() and any(keep.iterdir()):
-            raise InvalidRequest(f"{keep} is not empty; the demo begins with nothing")
+            raise InvalidRequest(f"--keep must name a new or empty folder, got {keep}")
         keep.mkdir(parents=True, exist_ok=True)
         yield keep.absolute()
         return

@@ -95,7 +95,7 @@ def read_capacity(text: str) -> tuple[str, float]:
     except ValueError:
         value = 0.0
     if not equals or not name or not 0 < value < float("inf"):
-        raise InvalidRequest(f"a capacity is written queue=jobs-a-minute, such as recall=1200: {text!r}")
+        raise InvalidRequest(f"--capacity must be QUEUE=JOBS_PER_MINUTE, such as recall=1200, got {text!r}")
     return name, value
 
 

@@ -141,10 +141,10 @@ class SparkOptions:
         for pair in self.conf or ():
             name, equals, chosen[name] = pair.partition("=")
             if not name or not equals:
-                raise InvalidRequest(f"--conf is written NAME=VALUE, not {pair!r}")
+                raise InvalidRequest(f"--conf must be NAME=VALUE, got {pair!r}")
         if self.driver_memory:
             if not MEMORY.fullmatch(self.driver_memory):
-                raise InvalidRequest(f"--driver-memory is a size such as 4g or 512m, not {self.driver_memory!r}")
+                raise InvalidRequest(f"--driver-memory must be a size such as 4g or 512m, got {self.driver_memory!r}")
             chosen["spark.driver.memory"] = self.driver_memory
         return chosen
 

@@ -86,7 +86,7 @@ def check(queue: str, options: ReplayOptions, target: Target, *, length_ms: int)
     if length_ms <= 0:
         raise InvalidRequest("the window ends before it begins: see --since and --until")
     if not 0 < options.speed < 1e6:
-        raise InvalidRequest("--speed is a factor above 0")
+        raise InvalidRequest("--speed must be greater than 0")
     if options.to is not None and check_queue(target.space, options.to) == check_queue(target.space, queue):
         raise InvalidRequest(f"a replay never goes to the queue that it came from: {queue}; choose another with --to")
     if options.to is None and not options.consumers and not options.dry_run:
@@ -157,7 +157,7 @@ def _simulate(answer: Answer, arrived: "DataFrame", options: ReplayOptions) -> N
 def read_consumers(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and 0 < int(part) <= 100_000 for part in parts):
-        raise InvalidRequest(f"consumers are whole numbers from 1 on with commas between them: {text!r}")
+        raise InvalidRequest(f"--consumers must be whole numbers from 1 with commas between them, got {text!r}")
     return [int(part) for part in parts]
 
 

@@ -31,7 +31,7 @@ class JournalSource:
     def journal_folder(self) -> str:
         found = self.journal or os.environ.get("DUETIME_JOURNAL")
         if not found:
-            raise InvalidRequest("where is the journal? Name its folder with --journal or DUETIME_JOURNAL")
+            raise InvalidRequest("the folder of the journal must be given: name it with --journal or DUETIME_JOURNAL")
         return found
 
 

@@ -92,10 +92,10 @@ def make_parts(settings: Settings, pools: Pools, registry_copy: RegistryCopy, sc
 
 def _defaults(settings: Settings) -> Defaults:
     if not 1 <= settings.lmstfy_tries <= MAX_U16:
-        raise InvalidSettings(f"lmstfy_tries lies between 1 and {MAX_U16}: {settings.lmstfy_tries}")
+        raise InvalidSettings(f"lmstfy_tries must be 1 to {MAX_U16}, got {settings.lmstfy_tries}")
     ttl, delay = _seconds(settings, "lmstfy_ttl"), _seconds(settings, "lmstfy_delay")
     if 0 < ttl < delay:
-        raise InvalidSettings("lmstfy_ttl is shorter than lmstfy_delay")
+        raise InvalidSettings("lmstfy_ttl must not be shorter than lmstfy_delay")
     return Defaults(
         delay=delay,
         ttl=ttl,
@@ -110,5 +110,5 @@ def _seconds(settings: Settings, name: str) -> int:
     value: timedelta = getattr(settings, name)
     seconds, rest = divmod(value, timedelta(seconds=1))
     if rest or seconds > MAX_U32:
-        raise InvalidSettings(f"{name} is a number of whole seconds up to {MAX_U32}: {value}")
+        raise InvalidSettings(f"{name} must be a number of whole seconds up to {MAX_U32}, got {value}")
     return seconds
