@@ -1,6 +1,6 @@
 """The watchdog on real Redis servers that stop and start, with a real mail server behind it."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -307,6 +307,24 @@ async def test_a_queue_that_nobody_drains_is_late(redis_url: str, postbox: Postb
         await postbox.wait_for(1)
         await one.knows("default:late:shop/mail")
         assert postbox.subjects[0].startswith("Duetime: shop/mail is 9")
+
+
+async def test_only_queues_with_due_jobs_are_asked_how_late_they_are(
+    redis_url: str, postbox: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with post({"default": redis_url}, redis_url, postbox, lateness_s=60) as one:
+        engine, asked = one.pools.engine("default"), set[Queue]()
+        heads = engine.store.heads
+
+        async def record(queues: Sequence[Queue]) -> Sequence[int | None]:
+            asked.update(queues)
+            return await heads(queues)
+
+        monkeypatch.setattr(engine.store, "heads", record)
+        await engine.push(Queue("shop", "due"), [NewJob("a", b"")])
+        await engine.push(Queue("shop", "later"), [NewJob("a", b"", delay_ms=3_600_000)])
+        await one.rounds(SLOW_EVERY)
+        assert asked == {Queue("shop", "due")}
 
 
 async def test_a_problem_that_lasts_is_told_again_after_a_while(redis_url: str, postbox: Postbox) -> None:
