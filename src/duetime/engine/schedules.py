@@ -25,10 +25,21 @@ from msgspec import UNSET, Raw, Struct, structs
 from duetime.engine.duties import Rounds, run_duty
 from duetime.model.clock import MAX_INSTANT, Clock, SystemClock, duration_ms
 from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, LeaseLost, ScheduleDeclared, ScheduleNotFound
-from duetime.model.job import DEFAULT_TRIES, MAX_BODY, Delivery, IfExists, Job, NewJob, Priority, State, check_job
+from duetime.model.job import (
+    DEFAULT_TRIES,
+    MAX_BODY,
+    Delivery,
+    IfExists,
+    Job,
+    NewJob,
+    Priority,
+    State,
+    check_job,
+    chunks,
+)
 from duetime.model.names import MAX_ID, Queue, check_id, check_queue
 from duetime.model.schedules import Missed, Overlap, SchedulePlan, cron, every, parse, plan
-from duetime.stores.base import Finish, Mark
+from duetime.stores.base import Finish, Mark, get_all
 from duetime.wire.convert import priority_out, read_body, write_body
 from duetime.wire.messages import JobScheduleIn, ScheduleOut
 from duetime.wire.payload import TICKS, Payload, write
@@ -48,6 +59,8 @@ PAUSE_MS = 5_000
 """How long a tick waits whose run was refused."""
 MARK_LIFE_MS = 7 * 86_400_000
 MAX_SCHEDULE_NAME = MAX_ID - len("@1700000000000")
+AT_A_TIME = 100
+"""How many jobs of last runs are in memory at a time."""
 TICK_STATES = (State.LEASED, State.READY, State.DELAYED)
 
 
@@ -134,12 +147,27 @@ class Schedules:
         accepts.
         """
         found = [
-            await self._show(job, tick, queue.namespace if queue != SCHEDULES else tick.namespace)
+            (job, tick, queue.namespace if queue != SCHEDULES else tick.namespace)
             for queue in (SCHEDULES, *(Queue(namespace, TICKS) for namespace in declared))
             async for job, tick in self._ticks(queue)
             if queue != SCHEDULES or sees(tick.namespace)
         ]
-        return sorted(found, key=lambda one: one.name)
+        ids: dict[Queue, list[str]] = {}
+        for job, tick, namespace in found:
+            if tick.last_at:
+                ids.setdefault(Queue(namespace, tick.queue), []).append(_last_id(job, tick))
+        last = {
+            (queue, one.id): one.state
+            for queue, wanted in ids.items()
+            for some in chunks(sorted(set(wanted)), AT_A_TIME)
+            for one in await get_all(self._engine.store, queue, some)
+            if one is not None
+        }
+        shown = [
+            _show(job, tick, namespace, last.get((Queue(namespace, tick.queue), _last_id(job, tick))))
+            for job, tick, namespace in found
+        ]
+        return sorted(shown, key=lambda one: one.name)
 
     async def get(self, namespace: str, name: str) -> ScheduleOut:
         """Raises ScheduleNotFound."""
@@ -260,34 +288,41 @@ class Schedules:
         return await self._show(job, read_tick(job.body) or tick, namespace)
 
     async def _show(self, job: Job, tick: Tick, namespace: str) -> ScheduleOut:
-        name = tick.name or job.id
-        last_id = run_id(name, tick.last_at) if tick.last_at else ""
         last = None
-        if last_id:
-            [last] = await self._engine.store.get(Queue(namespace, tick.queue), [last_id])
-        body, body_b64 = (UNSET, UNSET) if tick.task else write_body(tick.body)
-        return ScheduleOut(
-            namespace=namespace,
-            name=name,
-            schedule=tick.schedule,
-            queue=tick.queue,
-            task=tick.task,
-            missed=tick.missed,
-            overlap=tick.overlap,
-            paused=tick.paused,
-            declared=job.queue != SCHEDULES,
-            next_at=0 if tick.paused else tick.asked_at or tick.run_at,
-            last_at=tick.last_at,
-            last_id=last_id,
-            last_state=last.state if last else "",
-            arguments=msgspec.json.decode(tick.body, type=dict[str, Raw]) if tick.task and tick.body else {},
-            body=body,
-            body_b64=body_b64,
-            ttl_ms=tick.ttl_ms,
-            tries=tick.tries,
-            priority=priority_out(tick.priority),
-            attributes=tick.attributes,
-        )
+        if tick.last_at:
+            [last] = await self._engine.store.get(Queue(namespace, tick.queue), [_last_id(job, tick)])
+        return _show(job, tick, namespace, last.state if last else None)
+
+
+def _last_id(job: Job, tick: Tick) -> str:
+    return run_id(tick.name or job.id, tick.last_at)
+
+
+def _show(job: Job, tick: Tick, namespace: str, last: State | None) -> ScheduleOut:
+    """`last` is the state of the job of the last run, if it is still there."""
+    body, body_b64 = (UNSET, UNSET) if tick.task else write_body(tick.body)
+    return ScheduleOut(
+        namespace=namespace,
+        name=tick.name or job.id,
+        schedule=tick.schedule,
+        queue=tick.queue,
+        task=tick.task,
+        missed=tick.missed,
+        overlap=tick.overlap,
+        paused=tick.paused,
+        declared=job.queue != SCHEDULES,
+        next_at=0 if tick.paused else tick.asked_at or tick.run_at,
+        last_at=tick.last_at,
+        last_id=_last_id(job, tick) if tick.last_at else "",
+        last_state=last or "",
+        arguments=msgspec.json.decode(tick.body, type=dict[str, Raw]) if tick.task and tick.body else {},
+        body=body,
+        body_b64=body_b64,
+        ttl_ms=tick.ttl_ms,
+        tries=tick.tries,
+        priority=priority_out(tick.priority),
+        attributes=tick.attributes,
+    )
 
 
 # --- runs
