@@ -102,6 +102,7 @@ async def test_what_a_queue_did_outlives_the_server(tmp_path: Path) -> None:
 
         await until(is_kept, deadline_s=120)
         assert live.meters.queues.points(LABELS, "hour")[-1].backlog == 5
+        assert live.meters.queues.points((*LABELS[:2], "idle"), "hour") == []
 
     async with figures(url, server="b") as (_, live, _):
         for span in ("hour", "day", "week"):

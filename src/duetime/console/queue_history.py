@@ -62,7 +62,9 @@ class QueueHistory:
         return [minute.gain(labels).counts.get("finished", 0) for minute in self._minutes]
 
     def points(self, labels: Labels, span: str) -> list[RatePoint]:
-        """The points of a queue: what this process knows, before that and of other servers what was kept."""
+        """The points of a queue: what this process knows, before that and of other servers what was kept. No points if
+        nothing happened and nothing waited.
+        """
         length, width = SPANS[span]
         since = time.time() - length
         begin = self._minutes[0].at - self._minutes[0].seconds if self._minutes else float("inf")
@@ -76,7 +78,8 @@ class QueueHistory:
         found.setdefault(self._records.server, []).extend(
             minute.gain(labels) for minute in self._minutes if minute.at > since
         )
-        return rate_points(found, since=since, width_s=width)
+        points = rate_points(found, since=since, width_s=width)
+        return points if any(one.backlog or any(one.rates.values()) for one in points) else []
 
     def sums(self, span: str) -> dict[tuple[str, str, str], MeterGain]:
         """What each of them did in the span as one gain, from what `points` reads."""
