@@ -30,7 +30,7 @@ def die(*arguments: object) -> None:
 def test_every_member_is_reminded_once_when_the_table_says(
     spark: SparkSession, tmp_path: Path, start_redis: Callable[..., RedisServer], scale: int
 ) -> None:
-    server, story = start_redis(), Story(1000 * scale, 4, 10_000)
+    server, story = start_redis(), Story(1000 * scale, 4, 20_000)
     pipelines = KilledHere(spark, tmp_path, server.url)
     with (
         redis.Redis.from_url(server.url) as direct,
