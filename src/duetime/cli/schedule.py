@@ -87,7 +87,7 @@ class ScheduleOptions:
         None
     )
     missed: Annotated[
-        Missed, typer.Option(help="Which runs are made up for that were due while no server or worker ran.")
+        Missed, typer.Option(help="Which runs happen later if they were due while no server or worker ran.")
     ] = "last"
     overlap: Annotated[Overlap, typer.Option(help="skip: no run while the job of the last run is unfinished.")] = (
         "allow"

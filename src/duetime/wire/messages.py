@@ -700,7 +700,7 @@ class SampleOut(Struct):
 
 # --- schedules
 
-MissedIn = Annotated[Missed, Meta(description="which runs are made up for that were due while nothing ran schedules")]
+MissedIn = Annotated[Missed, Meta(description="which runs happen later if they were due while nothing ran schedules")]
 OverlapIn = Annotated[Overlap, Meta(description="`skip`: no run while the job of the last run is unfinished")]
 CronIn = Annotated[str, Meta(description="five fields, such as `0 9 * * mon-fri`", max_length=MAX_CRON)]
 ZoneIn = Annotated[str, Meta(description="the time zone of `cron`, such as Asia/Shanghai", max_length=MAX_TEXT)]
