@@ -15,7 +15,7 @@ from duetime.journal.events import REPEATED, Entry, body_of
 from duetime.journal.reader import read_journal
 from duetime.model.job import Event, Job, Priority, State
 from duetime.spark.store_view import StoreView
-from tests.spark.conftest import jobs_in, since
+from tests.spark.conftest import jobs_in
 
 DUE = datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)
 DUE_MS = int(DUE.timestamp() * 1000)
@@ -128,7 +128,6 @@ def test_options_that_cannot_be(spark: SparkSession, redis_url: str, options: di
         save(members(spark), redis_url, **options)
 
 
-@since(4, 1)
 def test_a_pool_that_journals_gets_an_entry_for_each_job(spark: SparkSession, tmp_path: Path) -> None:
     """From .save() and from SQL; each task is a node that has ended, and none of them is waited for."""
     url, journal = f"sqlite://{tmp_path}/jobs.db", tmp_path / "journal"
@@ -137,8 +136,9 @@ def test_a_pool_that_journals_gets_an_entry_for_each_job(spark: SparkSession, tm
     save(members(spark), url, journal=str(journal))
     members(spark, 5).createOrReplaceTempView("members")
     options = f"url '{url}', namespace 'crm', queue 'recall', journal '{journal}'"
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW recall USING duetime OPTIONS ({options})")
-    spark.sql("INSERT INTO recall (id, due_at, body) SELECT id, due_at, cast(to_json(body) AS binary) FROM members")
+    columns = "id string, due_at timestamp, body binary"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW recall ({columns}) USING duetime OPTIONS ({options})")
+    spark.sql("INSERT INTO recall SELECT id, due_at, cast(to_json(body) AS binary) FROM members")
 
     jobs = {(job.id, job.born, job.body) for job in jobs_in(url, "crm", "recall")}
     entries = [one for one in read_journal(journal) if isinstance(one, Entry) and one.event is Event.ACCEPTED]
