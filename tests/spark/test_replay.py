@@ -126,7 +126,7 @@ def test_the_command_looks_first_then_pushes_and_simulates(shell: Shell, tmp_pat
         (["--to", "recall"], "never goes to the queue that it came from"),
         ([], "say where"),
         (["--to", "a", "--consumers", "1"], "choose one"),
-        (["--to", "a", "--speed", "0"], "above 0"),
+        (["--to", "a", "--speed", "0"], "greater than 0"),
     ],
 )
 def test_what_must_not_be_is_refused_before_anything_runs(tmp_path: Path, arguments: list[str], message: str) -> None:
