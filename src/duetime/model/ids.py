@@ -82,7 +82,11 @@ class ThreadedIdMaker(threading.local):
     """Thread-safe: the ids of each thread are ascending."""
 
     def __init__(self) -> None:
-        self.make = IdMaker().make
+        self._maker = IdMaker()
+
+    def make(self) -> str:
+        """A method, because callers keep `make` and call it in other threads than the one that looked it up."""
+        return self._maker.make()
 
 
 def encode(number: int) -> str:
