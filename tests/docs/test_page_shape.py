@@ -34,7 +34,7 @@ def test_lines_of_prose_have_at_most_120_characters(page: Path) -> None:
 
 @every_page
 def test_files_that_a_page_names_exist(page: Path) -> None:
-    """Paths like `engine/duties.py` are relative to src/duetime, others to the repository."""
+    """Paths like `duties.py` are relative to src/duetime, others to the repository."""
     named = set(MODULE.findall(page.read_text()))
     missing = [path for path in named if not any((root / path).exists() for root in (SOURCE, ROOT, ROOT / "tests"))]
     assert [path for path in missing if path.endswith(".py") or path.split("/")[0] in ROOMS] == []

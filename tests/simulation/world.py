@@ -23,9 +23,9 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from duetime.consumer.held_leases import HeldLeases
+from duetime.duties import run_duty
 from duetime.engine import Engine, batcher, reaper, waiters
 from duetime.engine import engine as engine_module
-from duetime.engine.duties import run_duty
 from duetime.model.errors import JobExists, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob, Priority
 from duetime.model.names import Queue

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from duetime.engine import duties
+from duetime import duties
 from duetime.engine.pools import Pools
 from duetime.protocols.health import health_routes
 from duetime.stores.base import Reaped

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from duetime.alerts.problems import AlertReport, Alerts, Problem
-from duetime.engine.duties import Duty, run_duty
+from duetime.duties import Duty, run_duty
 from duetime.engine.pools import Pools
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import DuetimeError

@@ -20,7 +20,7 @@ from typing import Any
 from duetime.bridges.laravel import LaravelJob, LaravelQueues, ReservedJob
 from duetime.client import event_loop
 from duetime.consumer.held_leases import HeldLeases
-from duetime.engine.duties import run_duty
+from duetime.duties import run_duty
 from duetime.model.backoff import Outage
 from duetime.model.errors import DuetimeError, InvalidSettings, LeaseLost, StoreUnavailable
 from duetime.model.job import Event, Lease, Moved

@@ -21,7 +21,7 @@ from duetime.callbacks.targets import AllowedTargets, Network
 from duetime.callbacks.topic_lane import Alert, LaneHost, LaneTools, RemovedTopicLane, TopicLane, delivers
 from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicAddress, TopicRegistry
 from duetime.consumer.held_leases import HeldLeases
-from duetime.engine.duties import Rounds, run_duty
+from duetime.duties import Rounds, run_duty
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import Clock, SystemClock

@@ -20,7 +20,7 @@ from duetime.callbacks.outcome import GONE, CallbackAnswer, Verdict, describe, j
 from duetime.callbacks.request import CallbackRequest, curl_command, retries_of, retry_error, write_request
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.consumer.held_leases import HeldLeases
-from duetime.engine.duties import Duty, Rounds, run_duty
+from duetime.duties import Duty, Rounds, run_duty
 from duetime.engine.engine import Engine
 from duetime.model.clock import Clock
 from duetime.model.condition import Condition, parse

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from duetime.client.call import Call
 from duetime.client.calls import ClientLeases
 from duetime.consumer.held_leases import Answer, HeldLeases
-from duetime.engine.duties import run_duty
+from duetime.duties import run_duty
 from duetime.model.backoff import Outage
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import DuetimeError

@@ -19,7 +19,7 @@ from duetime.console.queue_history import KEPT_S as QUEUES_KEPT_S
 from duetime.console.queue_history import KIND as QUEUES_KIND
 from duetime.console.queue_history import TASKS_KIND, Minute, QueueHistory
 from duetime.console.rate_history import MeterGain, RateHistory, RatePoint, quantile, rate_points
-from duetime.engine.duties import Rounds, run_duty
+from duetime.duties import Rounds, run_duty
 from duetime.metrics import snapshots
 from duetime.metrics.meters import OTHER, Labels, Reading
 from duetime.metrics.siblings import Siblings

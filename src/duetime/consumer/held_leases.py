@@ -1,7 +1,7 @@
 """The leases that a consumer holds: renewal, batched acks and retries during outages of the store.
 
 A lease is held from `add` until its job is acked, released, killed or given back, and is renewed meanwhile; run the
-object as a duty (`engine/duties.py`) for that. Acks gather per queue while one is under way, so a busy consumer needs
+object as a duty (`duties.py`) for that. Acks gather per queue while one is under way, so a busy consumer needs
 few calls. A call that fails because the store is unavailable is repeated until the store answers: the job is done, and
 only the report is late. If the lease was lost meanwhile, LeaseLost is the answer.
 """
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from duetime.engine.duties import Duty
+from duetime.duties import Duty
 from duetime.engine.requests import by_weight, finish_weight
 from duetime.model.backoff import Outage
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable

@@ -19,9 +19,9 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any, TypeVar
 
+from duetime.duties import Pulse, run_duty
 from duetime.engine import requests
 from duetime.engine.batcher import Batcher, BlockingCalls
-from duetime.engine.duties import Pulse, run_duty
 from duetime.engine.reaper import Reaper
 from duetime.engine.recorder import Recorder, Recorders, Step
 from duetime.engine.requests import (

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from msgspec import structs
 
-from duetime.engine.duties import Rounds, run_duty
+from duetime.duties import Rounds, run_duty
 from duetime.engine.engine import Engine
 from duetime.engine.recorder import Recorded
 from duetime.engine.registry_copy import RegistryCopy

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from duetime.engine.duties import Rounds, run_duty
+from duetime.duties import Rounds, run_duty
 from duetime.model.errors import DuetimeError
 from duetime.stores.registry import Record, Registry
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from duetime.engine.duties import Rounds, run_duty
+from duetime.duties import Rounds, run_duty
 from duetime.model.clock import MAX_INSTANT, Clock, SystemClock, duration_ms
 from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, LeaseLost, ScheduleDeclared, ScheduleNotFound
 from duetime.model.job import (

@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 
-from duetime.engine.duties import Duty
+from duetime.duties import Duty
 from duetime.engine.reaper import Reaper
 from duetime.engine.requests import Request, ReserveRequest
 from duetime.model.backoff import OUTAGE

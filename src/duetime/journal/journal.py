@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
-from duetime.engine.duties import Rounds, run_duty
+from duetime.duties import Rounds, run_duty
 from duetime.journal.events import Draft
 from duetime.journal.housekeeping import Shipper, close_dead_nodes, delete_old
 from duetime.journal.options import JournalOptions

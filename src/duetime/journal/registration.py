@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from duetime.engine.duties import Rounds, run_duty
+from duetime.duties import Rounds, run_duty
 from duetime.model.clock import rfc3339
 from duetime.model.errors import InvalidSettings, VersionConflict
 from duetime.model.ids import IdMaker

@@ -13,7 +13,7 @@ import msgspec
 
 from duetime.alerts.problems import DeploymentLock
 from duetime.bridges.foreign import ForeignQueues, open_bridge
-from duetime.engine.duties import Rounds, run_duty
+from duetime.duties import Rounds, run_duty
 from duetime.engine.pools import Pools
 from duetime.metrics.meters import Meters
 from duetime.model.errors import DuetimeError, InvalidSettings

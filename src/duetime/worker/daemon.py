@@ -25,7 +25,7 @@ from typing import Any
 from duetime.client import AsyncClient, connect_async
 from duetime.client.calls import oldest, reserve
 from duetime.client.schedule_calls import run_due
-from duetime.engine.duties import Duty, Rounds, run_duty
+from duetime.duties import Duty, Rounds, run_duty
 from duetime.engine.schedules import ScheduleRunner
 from duetime.model.errors import DuetimeError, InvalidSettings
 from duetime.model.names import Queue, check_queue

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from duetime.client import AsyncClient
 from duetime.client.calls import bulk, finish, push
-from duetime.engine.duties import Rounds, run_duty
+from duetime.duties import Rounds, run_duty
 from duetime.engine.schedules import MAX_SCHEDULE_NAME, PAUSE_MS, Tick, read_tick, run_id, run_mark
 from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound, LeaseLost
 from duetime.model.job import Delivery, Event, IfExists, State

@@ -1,4 +1,4 @@
-"""Runs background loops: for ever, with a pause that they choose, through outages of the store.
+"""Runs background loops: one round after the other, with a pause that each chooses, through outages of the store.
 
 A duty does one round in `run_once` and returns how long to rest. While its store cannot serve it (unreachable, full,
 damaged), it backs off. Any other error is a bug: it ends the loop, which stops an engine, or is logged by loops that
@@ -14,7 +14,7 @@ from duetime.model.backoff import OUTAGE, Backoff, Outage
 from duetime.model.clock import to_tick
 from duetime.model.errors import DuetimeError
 
-log = logging.getLogger("duetime.engine")
+log = logging.getLogger("duetime.duties")
 
 STUCK_S = 60.0
 """A round that takes longer counts as stuck: it waits for something that has no deadline."""
