@@ -12,7 +12,7 @@ from duetime.cli.options import AnswerForm, global_option, takes_options
 from duetime.cli.process_title import set_process_title
 from duetime.cli.serve import run_program
 from duetime.client.store_link import on_store
-from duetime.client.transport import is_http
+from duetime.client.transport import check_is_store
 from duetime.journal.options import OFF, embedded_options, options_of
 from duetime.journal.registration import RegisteredNode, find_journaling, registered
 from duetime.model.errors import InvalidSettings
@@ -100,11 +100,11 @@ def _settings(url: str | None, port: int, config: str | None) -> Settings:
 
 def _check_exists(url: str) -> None:
     """Opening a store creates its file and tables, which a console must not do."""
-    if is_http(url):
-        raise InvalidSettings(
-            f"`duetime console` needs the URL of a store, got {mask(url)}: a server has its own console at its admin "
-            "address, such as http://127.0.0.1:7778/console/"
-        )
+    check_is_store(
+        url,
+        f"`duetime console` needs the URL of a store, got {mask(url)}: a server has its own console at its admin "
+        "address, such as http://127.0.0.1:7778/console/",
+    )
     if url.startswith("memory:"):
         raise InvalidSettings("`duetime console` cannot show memory:, which is a store inside one process")
     if pending_migrations(url):

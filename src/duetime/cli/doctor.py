@@ -16,7 +16,6 @@ from duetime.cli.doctor_sqlite import examine_folder, examine_permissions
 from duetime.cli.doctor_store import examine_server, examine_store
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, safe
-from duetime.client.transport import is_http
 from duetime.journal.options import options_of
 from duetime.model.errors import DuetimeError, InvalidSettings
 from duetime.model.masking import mask
@@ -53,10 +52,10 @@ def doctor(
     seen = dict.fromkeys(Grade, 0)
     if not target.is_chosen:
         findings = examine_host(deep=deep)
-    elif is_http(target.address):
-        findings = examine_server(target, deep=deep)
+    elif target.store:
+        findings = examine_store(target.store, deep=deep)
     else:
-        findings = examine_store(target.address, deep=deep)
+        findings = examine_server(target, deep=deep)
     for finding in findings:
         seen[finding.grade] += 1
         _show(answer, finding)

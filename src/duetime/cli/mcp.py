@@ -10,7 +10,6 @@ from duetime.cli.config import ConfigOption
 from duetime.cli.doctor_store import examine_server, examine_store
 from duetime.cli.journal import JournalOption, journal_folder
 from duetime.cli.options import Target, takes_options
-from duetime.client.transport import is_http
 from duetime.journal.events import Entry, as_fields
 from duetime.journal.reader import lives_of, read_job
 from duetime.model.errors import InvalidSettings
@@ -48,10 +47,10 @@ def mcp(
     except ImportError as error:
         raise InvalidSettings(EXTRA) from error
 
-    is_server = is_http(target.address)
+    is_server = target.store is None
 
     def doctor() -> list[dict[str, Any]]:
-        found = examine_server(target, deep=False) if is_server else examine_store(target.address, deep=False)
+        found = examine_store(target.store, deep=False) if target.store else examine_server(target, deep=False)
         return [
             {"check": one.check, "grade": one.grade, "what": one.what, "why": one.why, "fix": one.fix} for one in found
         ]

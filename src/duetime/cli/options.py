@@ -95,10 +95,10 @@ class Target(AnswerForm):
 
     @property
     def store(self) -> str | None:
-        """The store's URL, if one was given."""
-        from duetime.client.transport import is_http  # noqa: PLC0415
+        """The URL of the store. None: the command connects to a server."""
+        from duetime.client.transport import store_url  # noqa: PLC0415
 
-        return self.address if self.is_chosen and not is_http(self.address) else None
+        return store_url(self.address)
 
     @property
     def admin_address(self) -> str:

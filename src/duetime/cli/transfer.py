@@ -15,7 +15,7 @@ from duetime.cli.output import Answer, note, safe
 from duetime.cli.progress import show_progress
 from duetime.client import event_loop
 from duetime.client.store_link import on_store, opened_store
-from duetime.client.transport import is_http
+from duetime.client.transport import check_is_store
 from duetime.model.clock import duration_ms
 from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.masking import mask
@@ -218,8 +218,7 @@ def migrate(
         duetime migrate --url postgresql://db/app
         duetime migrate --sql --url postgresql://db/app | psql --single-transaction app
     """
-    if is_http(target.address):
-        raise InvalidRequest("migrate needs the URL of a store, got the URL of a server")
+    check_is_store(target.address, "migrate needs the URL of a store, got the URL of a server")
     answer = target.answer
     pending = pending_migrations(target.address)
     if sql:

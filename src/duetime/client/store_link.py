@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from duetime.client import calls, event_loop, store_calls
 from duetime.client.call import Call
-from duetime.client.transport import AsyncTransport, is_http
+from duetime.client.transport import AsyncTransport, check_is_store, is_http
 from duetime.engine import Engine
 from duetime.model.errors import DuetimeError, InvalidRequest, NotFound, StoreUnavailable, Unauthorized
 from duetime.model.job import Moved
@@ -52,8 +52,7 @@ def on_store(url: str, work: StoreWork[Answer], refusal: str = STORE_ONLY) -> An
         async with opened_store(url) as store:
             return await work(store)
 
-    if is_http(url):
-        raise InvalidRequest(refusal)
+    check_is_store(url, refusal)
     return event_loop.run(run())
 
 

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from duetime.client.call import Call
-from duetime.model.errors import ClientClosed, InvalidSettings
+from duetime.model.errors import ClientClosed, InvalidRequest, InvalidSettings
 
 Answer = TypeVar("Answer")
 
@@ -32,6 +32,17 @@ def is_http(url: str) -> bool:
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidSettings(f"the URL of a store or server must be text, got {url!r}")
     return url.startswith(("http://", "https://"))
+
+
+def store_url(url: str) -> str | None:
+    """Returns the URL if it names a store, None if it names a server."""
+    return None if is_http(url) else url
+
+
+def check_is_store(url: str, refusal: str) -> None:
+    """Raises InvalidRequest with `refusal` if the URL is a server's."""
+    if is_http(url):
+        raise InvalidRequest(refusal)
 
 
 Transport = TypeVar("Transport", SyncTransport, AsyncTransport)
