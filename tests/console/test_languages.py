@@ -4,9 +4,9 @@ from pathlib import Path
 import duetime
 from duetime.client.topics import Topics
 from duetime.console import visit
-from duetime.console.formats import ENGLISH_UNITS, seconds, span
+from duetime.console.formats import seconds
 from duetime.console.languages import LANGUAGES, catalogue, choose, say, translate
-from duetime.model.humanise import exact_duration
+from duetime.model.humanise import SPACED_UNITS, exact_duration, rough_span, span
 from duetime.stores.redis.store import _persistence
 from tests.console.conftest import Visitor
 from tests.console.visible_words import english_words
@@ -45,10 +45,13 @@ def test_one_is_said_differently_where_the_language_does() -> None:
 
 
 def test_times_are_written_in_the_visitor_s_language() -> None:
-    units = {unit: say("zh", f"unit.{unit}") for unit in ENGLISH_UNITS}
-    assert span(200_000) == "3 m 20 s"
+    units = {unit: say("zh", f"unit.{unit}") for unit in SPACED_UNITS}
+    assert span(200_000, SPACED_UNITS) == "3 m 20 s"
     assert span(200_000, units) == "3 分钟 20 秒"
-    assert seconds(0.005, units) == "5 毫秒"
+    assert [seconds(one, units) for one in (0.005, 1.5, 90)] == ["5 毫秒", "1.5 秒", "1 分钟 30 秒"]
+    rough = [999, 12_900, 1_950_000, 7_530_000, 36_900_000, 90_061_000, 864_000_000]
+    assert [rough_span(one) for one in rough] == ["0s", "12s", "32m", "2h 5m", "10h", "1d 1h", "10d"]
+    assert rough_span(7_530_000, units) == "2 小时 5 分钟"
     assert [exact_duration(ms) for ms in (0, 1500, 3000, 600_000)] == ["0s", "1500ms", "3s", "10m"]
 
 

@@ -149,7 +149,7 @@ def test_numbers_read_well() -> None:
     assert [percent(999_999, 1_000_000), percent(1, 1_000_000), percent(0, 5), percent(5, 5), percent(1, 0)] == [
         "99.999 %", "0.001 %", "0 %", "100 %", "-",
     ]  # fmt: skip
-    assert [duration(8), duration(1234), duration(90_000), duration(None)] == ["8 ms", "1.2 s", "1.5 min", "-"]
+    assert [duration(8), duration(1234), duration(90_000), duration(None)] == ["8 ms", "1.2 s", "1 min 30 s", "-"]
     assert span_of(START, START + DAY) == "2026-11-02 (UTC)"
     assert span_of(START, START + 7 * DAY) == "2026-11-02 to 2026-11-08 (UTC)"
 

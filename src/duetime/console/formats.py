@@ -1,21 +1,18 @@
 """How numbers, times and bodies are written on the pages."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, cast
 
 from duetime.model.clock import MAX_INSTANT
+from duetime.model.humanise import SPACED_UNITS, Units, span
 
 SHOWN_BODY = 64 * 1024
 """How many bytes of a body a page shows; the download has all of them."""
 SHOWN_JSON = 4 * SHOWN_BODY
 """JSON that would be longer than this with its line breaks and indents is shown as it is."""
 NONE = "\N{EN DASH}"
-EXACT_BELOW = 10
-"""Fewer hours and days than this are shown with the minutes or hours after them."""
-_SPANS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
-ENGLISH_UNITS: Mapping[str, str] = {unit: f"{{}} {unit}" for unit in ("d", "h", "m", "s", "ms")}
 
 
 def number(value: float) -> str:
@@ -34,38 +31,11 @@ def compact(value: float) -> str:
     return number(value)
 
 
-def span(ms: float, units: Mapping[str, str] = ENGLISH_UNITS) -> str:
-    """`250 ms`, `12 s`, `3 m 20 s`, `2 d 4 h`; `units` has each unit with a place for the number."""
-    ms = int(ms)
-    if ms < 1000:
-        return units["ms"].format(ms)
-    parts: list[str] = []
-    for unit, size in _SPANS:
-        count, ms = divmod(ms, size)
-        if count:
-            parts.append(units[unit].format(count))
-    return " ".join(parts[:2])
-
-
-def seconds(value: float | None, units: Mapping[str, str] = ENGLISH_UNITS) -> str:
+def seconds(value: float | None, units: Units = SPACED_UNITS) -> str:
     """Lateness: `5 ms`, `1.5 s`; a dash where there is none."""
     if value is None:
         return NONE
     return units["ms"].format(f"{value * 1000:.3g}") if value < 1 else span(value * 1000, units)
-
-
-def about(ms: float, units: Mapping[str, str] = ENGLISH_UNITS) -> str:
-    """A span at a glance: `12 s`, `32 m`, `2 h 5 m`, `3 d`."""
-    ms = int(ms)
-    if ms < 1000:
-        return units["s"].format(0)
-    for unit, size in _SPANS:
-        count, rest = divmod(ms, size)
-        if count:
-            smaller = {"d": ("h", 3_600_000), "h": ("m", 60_000)}.get(unit)
-            more = rest // smaller[1] if smaller and count < EXACT_BELOW else 0
-            return units[unit].format(count) + (f" {units[smaller[0]].format(more)}" if smaller and more else "")
-    return units["s"].format(0)
 
 
 def full_time(at_ms: int, zone: tzinfo = UTC) -> str:

@@ -103,12 +103,12 @@ def _visit(context: Context) -> "Visit":
 
 @pass_context
 def _span(context: Context, ms: float) -> str:
-    return formats.span(ms, _visit(context).units)
+    return humanise.span(ms, _visit(context).units)
 
 
 @pass_context
 def _about(context: Context, ms: float) -> str:
-    return formats.about(ms, _visit(context).units)
+    return humanise.rough_span(ms, _visit(context).units)
 
 
 @pass_context
@@ -286,7 +286,7 @@ class Visit:
     @cached_property
     def units(self) -> Mapping[str, str]:
         """How the visitor's language writes units of time."""
-        return {unit: self.say(f"unit.{unit}") for unit in formats.ENGLISH_UNITS}
+        return {unit: self.say(f"unit.{unit}") for unit in humanise.SPACED_UNITS}
 
     def from_now(self, at: int) -> str:
         """`in 32 m`, `5 m ago` or `now`; a dash for 0 and for times beyond the calendar."""
@@ -295,7 +295,7 @@ class Visit:
         if abs(at - self.now) < 1000:
             return self.say("time.now")
         key = "time.in" if at > self.now else "time.ago"
-        return self.say(key, span=formats.about(abs(at - self.now), self.units))
+        return self.say(key, span=humanise.rough_span(abs(at - self.now), self.units))
 
     def read_time(self, text: str) -> When:
         """A time as the visitor types it. Raises InvalidTime."""

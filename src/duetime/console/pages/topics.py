@@ -14,7 +14,6 @@ from duetime.callbacks.topic_registry import KIND, TopicAddress
 from duetime.console.action_log import changes
 from duetime.console.charts import Bar
 from duetime.console.errors_seen import name_error
-from duetime.console.formats import span
 from duetime.console.forms import FormReader, FormRefused, read_span, whole_number
 from duetime.console.journal_lookup import last_calls
 from duetime.console.pages.overview import day_bar, last_days
@@ -22,6 +21,7 @@ from duetime.console.visit import Visit, link, queue_link
 from duetime.model import backoff
 from duetime.model.condition import parse
 from duetime.model.errors import DuetimeError, InvalidRequest, TopicExists, TopicNotFound
+from duetime.model.humanise import span
 from duetime.model.job import Counts, Job, State
 from duetime.model.names import Queue, check_queue
 from duetime.model.topic import (

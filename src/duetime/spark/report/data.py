@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from duetime.model.humanise import SPACED_UNITS, span
 from duetime.spark.audit.transform import ENDS, PLACES
 
 # --- numbers and times as text
@@ -14,7 +15,7 @@ from duetime.spark.audit.transform import ENDS, PLACES
 # Numbers as people read them, in reports and forecasts.
 
 
-_STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+_UNITS = {**SPACED_UNITS, "m": "{} min"}
 
 
 def number(value: float) -> str:
@@ -46,13 +47,8 @@ def percent(part: float, whole: float) -> str:
 
 
 def duration(ms: float | None) -> str:
-    """8 ms, 1.2 s, 5 min, 3.1 h, 2 d"""
-    if ms is None:
-        return "-"
-    for size, unit in _STEPS:
-        if abs(ms) >= size:
-            return f"{ms / size:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{ms:.0f} ms"
+    """8 ms, 1.2 s, 5 min, 3 h 6 min, 2 d"""
+    return "-" if ms is None else span(ms, _UNITS)
 
 
 def moment(at_ms: int) -> str:
