@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -226,6 +226,15 @@ def pool_keys(pool: str, counts: TopicCountsOut) -> dict[str, int]:
     return {f"redis:{pool}:dq_{name}_total_nums": count for name, count in names.items()}
 
 
+class TopicJob(NamedTuple):
+    """A job for a topic. It is due at `fix_time` (`Y-m-d H:i:s`) or `due_at`, else after the topic's delay."""
+
+    id: str
+    body: Body
+    fix_time: str = ""
+    due_at: int | None = None
+
+
 class TopicJobs:
     """A job takes its delay and priority from its topic. Its tries are unlimited, because the topic's cap ends them.
 
@@ -253,16 +262,25 @@ class TopicJobs:
         Raises TopicNotFound, TopicOffline, InvalidTime and what a push raises.
         """
         with _logged_refusal("add", address, job_id):
-            topic = await self._topics.find(address)
-            if topic.status is not Status.ONLINE:
-                raise TopicOffline.of_queue()
-            at = read_clock_text(fix_time, self._zone) if fix_time else due_at
-            job = self._job(topic, check_id(job_id), body, at)
-            [moved] = (await self._engine(address.pool).push(address.queue, [job], if_exists=IfExists.REPLACE)).jobs
-        _log("added", address, job_id, due_at=moved.due_at, moved=str(moved.event))
+            [moved] = await self.add_all(address, [TopicJob(job_id, body, fix_time, due_at)])
         return moved
 
-    def _job(self, topic: Topic, job_id: str, body: Body, at: int | None) -> NewJob:
+    async def add_all(self, address: TopicAddress, given: Sequence["TopicJob"]) -> Sequence[Moved]:
+        """Add jobs with different ids, all or none. Raises what `add` raises, and logs no refusal."""
+        topic = await self._topics.find(address)
+        if topic.status is not Status.ONLINE:
+            raise TopicOffline.of_queue()
+        jobs = [self._job(topic, one) for one in given]
+        added = (await self._engine(address.pool).push(address.queue, jobs, if_exists=IfExists.REPLACE)).jobs
+        for moved in added:
+            _log("added", address, moved.id, due_at=moved.due_at, moved=str(moved.event))
+        return added
+
+    def _job(self, topic: Topic, given: "TopicJob") -> NewJob:
+        job_id, body, fix_time, at = given
+        check_id(job_id)
+        if fix_time:
+            at = read_clock_text(fix_time, self._zone)
         kept = body if isinstance(body, bytes) else msgspec.json.encode(body)
         if topic.php_fields and (fields := fields_of(kept or b"{}")) is not None:
             now = self._clock.now_ms()

@@ -22,15 +22,17 @@ from typing import Any, Protocol
 import msgspec
 
 from duetime.callbacks.topic_registry import TopicAddress
-from duetime.callbacks.topic_service import TopicJobs
-from duetime.model.errors import DuetimeError, InvalidRequest, Unauthorized
+from duetime.callbacks.topic_service import TopicJob, TopicJobs
+from duetime.model.errors import DuetimeError, InvalidRequest, StoreUnavailable, Unauthorized
 from duetime.model.ids import IdMaker
-from duetime.model.job import Event
+from duetime.model.job import Event, Moved
 from duetime.model.logs import REQUEST_ID
 from duetime.model.names import check_queue
 
 HEAD = 4
 MAX_FRAME = 9999
+MAX_RUN = 100
+"""Adds that share one push."""
 
 
 class BadFrame(Exception):
@@ -90,7 +92,7 @@ def reply(done: bool, data: Any = ()) -> dict[str, Any]:
     return {"code": int(done), "msg": "succ" if done else "fail", "data": data}
 
 
-FAILED = reply(False)
+DONE, FAILED = reply(True), reply(False)
 
 
 class Commands:
@@ -106,25 +108,42 @@ class Commands:
             return None
         try:
             self._check_token(request)
-            address, job_id = self._address(request), _text(request, "id")
+            address = self._address(request)
             match command:
                 case "add":
-                    return await self._add(address, job_id, request)
+                    return await self._add(address, request)
                 case "get":
-                    return reply(True, _as_kept(await self._topic_jobs.get(address, job_id)))
+                    return reply(True, _as_kept(await self._topic_jobs.get(address, _text(request, "id"))))
                 case _:
-                    await self._topic_jobs.delete(address, job_id)
-                    return reply(True)
+                    await self._topic_jobs.delete(address, _text(request, "id"))
+                    return DONE
         except DuetimeError as error:
             log.info("refused", extra={"command": command, "code": error.code, "error": error.message})
             return FAILED
 
-    async def _add(self, address: TopicAddress, job_id: str, request: dict[str, Any]) -> dict[str, Any]:
-        fix_time = request.get("fix_time") or ""
-        if not isinstance(fix_time, str):
-            raise InvalidRequest("fix_time must be text")
-        moved = await self._topic_jobs.add(address, job_id, _body(request.get("body")), fix_time=fix_time)
-        return reply(moved.event is not Event.REPLACED or not self._rules.update_fails)
+    async def answer_adds(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any] | None]:
+        """The answers to adds of different ids to one topic, which share one push. If one of them is refused, each is
+        pushed alone.
+        """
+        if len(requests) > 1:
+            try:
+                for request in requests:
+                    self._check_token(request)
+                address, jobs = self._address(requests[0]), [_topic_job(request) for request in requests]
+                return [self._added(moved) for moved in await self._topic_jobs.add_all(address, jobs)]
+            except StoreUnavailable as error:
+                log.info("refused", extra={"command": "add", "code": error.code, "error": error.message})
+                return [FAILED] * len(requests)
+            except DuetimeError:
+                log.debug("adds_are_pushed_alone", extra={"adds": len(requests)})
+        return [await self.answer(request) for request in requests]
+
+    async def _add(self, address: TopicAddress, request: dict[str, Any]) -> dict[str, Any]:
+        job_id, body, fix_time, _ = _topic_job(request)
+        return self._added(await self._topic_jobs.add(address, job_id, body, fix_time=fix_time))
+
+    def _added(self, moved: Moved) -> dict[str, Any]:
+        return FAILED if moved.event is Event.REPLACED and self._rules.update_fails else DONE
 
     def _address(self, request: dict[str, Any]) -> TopicAddress:
         return TopicAddress(self._rules.pool, check_queue(self._rules.namespace, _text(request, "topic")))
@@ -142,6 +161,32 @@ def _text(request: dict[str, Any], key: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InvalidRequest(f"{key} must be text or a number")
     return str(value)
+
+
+def _topic_job(request: dict[str, Any]) -> TopicJob:
+    fix_time = request.get("fix_time") or ""
+    if not isinstance(fix_time, str):
+        raise InvalidRequest("fix_time must be text")
+    return TopicJob(_text(request, "id"), _body(request.get("body")), fix_time)
+
+
+def add_runs(requests: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Splits requests, in their order, into runs of adds to one topic with different ids, and single requests."""
+    run, ids, topic = list[dict[str, Any]](), set[str](), None
+    for request in requests:
+        job_id = str(request.get("id"))
+        is_add = request.get("cmd") == "add"
+        if run and (not is_add or request.get("topic") != topic or job_id in ids or len(run) == MAX_RUN):
+            yield run
+            run, ids = list[dict[str, Any]](), set[str]()
+        if not is_add:
+            yield [request]
+            continue
+        topic = request.get("topic")
+        run.append(request)
+        ids.add(job_id)
+    if run:
+        yield run
 
 
 def _body(value: Any) -> dict[str, Any]:
@@ -256,19 +301,32 @@ class TcpServer:
             is_idle.clear()
             if not data:
                 return
-            for text in frames.feed(data):
+            requests, bad = _requests(frames, data)
+            replies = bytearray()
+            for run in add_runs(requests):
                 began = time.perf_counter()
-                request = _decode(text)
-                answer = await self._commands.answer(request)
-                self._note(request, answer, peer, time.perf_counter() - began)
-                if writer.is_closing():  # the client went away meanwhile
-                    return
-                if answer is not None:
-                    writer.write(_framed(answer))
-                    async with asyncio.timeout(
-                        self._options.idle_s
-                    ):  # a client that sends and never reads counts as idle
-                        await writer.drain()
+                answers = await self._commands.answer_adds(run)
+                elapsed_s = time.perf_counter() - began
+                for request, answer in zip(run, answers, strict=True):
+                    self._note(request, answer, peer, elapsed_s)
+                    if answer is not None:
+                        replies += _framed(answer)
+                if len(replies) >= CHUNK:
+                    await self._send(writer, replies)
+                    replies = bytearray()
+            await self._send(writer, replies)
+            if bad:
+                raise bad
+
+    async def _send(self, writer: asyncio.StreamWriter, replies: bytearray) -> None:
+        """Replies to requests that came together are one write."""
+        if writer.is_closing():
+            raise ConnectionResetError("the client went away")
+        if replies:
+            writer.write(replies)
+            if writer.transport.get_write_buffer_size():
+                async with asyncio.timeout(self._options.idle_s):  # a client that sends and never reads counts as idle
+                    await writer.drain()
 
     def _note(
         self, request: dict[str, Any], answer: dict[str, Any] | None, peer: tuple[str, int] | None, elapsed_s: float
@@ -284,6 +342,17 @@ def _decode(text: bytes) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadFrame(f"not a JSON object: {error}") from None
+
+
+def _requests(frames: Frames, data: bytes) -> tuple[list[dict[str, Any]], BadFrame | None]:
+    """The requests that are complete, and what is wrong after them."""
+    requests: list[dict[str, Any]] = []
+    try:
+        for text in frames.feed(data):
+            requests.append(_decode(text))
+    except BadFrame as error:
+        return requests, error
+    return requests, None
 
 
 def _framed(answer: dict[str, Any]) -> bytes:

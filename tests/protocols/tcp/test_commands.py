@@ -119,6 +119,44 @@ async def test_commands_come_in_pieces_and_in_rows(site: Site) -> None:
         assert [await talk.receive() for _ in range(20)] == [DONE] * 20
 
 
+async def test_requests_in_a_row_are_answered_in_their_order(site: Site) -> None:
+    def request(cmd: str, job_id: Any, **fields: Any) -> bytes:
+        return packed({"cmd": cmd, "topic": "order", "id": job_id, **fields})
+
+    row: list[tuple[bytes, object]] = [
+        (request("add", "a", body={"n": 1}), DONE),
+        (request("add", "", body={}), FAILED),
+        (request("add", 1, body={"n": 2}), DONE),
+        (request("add", "1", body={"n": 3}), DONE),
+        (packed({"cmd": "add", "topic": "nothing", "id": "b", "body": {}}), FAILED),
+        (request("add", "c", body=7), FAILED),
+        (request("del", "a"), DONE),
+        (request("add", "a", body={"n": 4}, fix_time="2030-01-02 03:04:05"), DONE),
+        *((request("add", f"many-{n}", body={}), DONE) for n in range(250)),
+        (request("del", "c"), FAILED),
+    ]
+    async with site.serving(), site.talk() as talk:
+        await talk.send(b"".join(sent for sent, _ in row))
+        for _, expected in row:
+            assert await talk.receive() == expected
+    engine = site.pools.engine("default")
+    a, one = await engine.store.get(PLACE.queue, ["a", "1"])
+    assert a is not None
+    assert one is not None
+    assert a.due_at == 1_893_553_445_000
+    assert b'"n":3' in one.body
+    [counts] = await engine.store.counts([PLACE.queue])
+    assert counts.delayed == 252
+
+
+async def test_replaced_jobs_in_a_row_fail_each_if_they_must(site: Site) -> None:
+    adds = [packed({"cmd": "add", "topic": "order", "id": job_id, "body": {}}) for job_id in ("a", "b", "c")]
+    async with site.serving(CommandRules("default", "shop", update_fails=True)), site.talk() as talk:
+        assert await add(talk, "b") == DONE
+        await talk.send(b"".join(adds))
+        assert [await talk.receive() for _ in adds] == [DONE, FAILED, DONE]
+
+
 async def test_a_body_that_does_not_fit_into_a_frame_fails(site: Site) -> None:
     async with site.serving(), site.talk() as talk:
         big = {"text": "x" * 9900}
