@@ -92,24 +92,16 @@ class SqliteStep(Step):
         due_at, expires_at = job.due(now), now + job.ttl_ms if job.ttl_ms else 0
         if job.born or job.attempt or 0 < expires_at < due_at:
             return None
-        is_large, execute = len(job.body) > INLINE_BYTES, self.connection.execute
-        row = {
-            "namespace": queue.namespace,
-            "name": queue.name,
-            "day": now // DAY_MS,
-            "job_id": job.id,
-            "now": now,
-            "priority": int(job.priority),
-            "due_at": due_at,
-            "expires_at": expires_at,
-            "tries": job.tries,
-            "attributes": as_json(job.attributes) if job.attributes else None,
-            "small_body": None if is_large else job.body,
-        }
-        found = execute(QUERIES["push_plain_job"], row).fetchone()
+        execute = self.connection.execute
+        found = execute(QUERIES["find_plain_queue"], (queue.namespace, queue.name, now // DAY_MS)).fetchone()
         if found is None:
             return None
-        queue_id, born = found
+        queue_id, floor = found
+        born, is_large = max(now, floor + 1), len(job.body) > INLINE_BYTES
+        options = int(job.priority), due_at, expires_at, job.tries, as_json(job.attributes) if job.attributes else None
+        row = (queue_id, job.id, born, *options, None if is_large else job.body)
+        if not execute(QUERIES["push_plain_job"], row).rowcount:
+            return None
         if is_large:
             self._insert_body(job.body)
         reap_by = expires_at and expires_at + 1

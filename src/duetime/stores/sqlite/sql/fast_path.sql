@@ -1,30 +1,30 @@
 -- Push, reserve and ack of one job without rules, limits or anything else unusual: a few statements each, which read
 -- nothing that they do not need (`SqliteStep`). They leave the same rows behind as the verbs of `stores/sql`.
 
--- name: push_plain_job
--- description: No row if the queue or the id is unusual. A large body is named by the number that insert_body will give.
-INSERT OR IGNORE INTO jobs (
-    queue, id, born, place, priority, due_at, expires_at, lease_until, dead_at, tries, used, attempt, reason, error,
-    attributes, body
-) SELECT
-    id, :job_id,
-    max(:now, floor + 1),
-    0, :priority, :due_at, :expires_at, 0, 0, :tries, 0, 0,
-    '',
-    '',
-    :attributes,
-    coalesce(:small_body, (SELECT coalesce(max(number), 0) + 1 FROM bodies))
+-- name: find_plain_queue
+-- description: No row if the queue is unusual.
+SELECT id, floor
 FROM queues
 WHERE
-    namespace = :namespace
-    AND name = :name
+    namespace = ?
+    AND name = ?
+    AND today = ?
     AND known = 1
     AND paused = 0
     AND max_jobs = 0
     AND max_body = 0
-    AND offline = 0
-    AND today = :day
-RETURNING queue, born;
+    AND offline = 0;
+
+-- name: push_plain_job
+-- description: No change if the id exists. A body of null is large and gets the number that insert_body will give.
+INSERT OR IGNORE INTO jobs (
+    queue, id, born, place, priority, due_at, expires_at, lease_until, dead_at, tries, used, attempt, reason, error,
+    attributes, body
+)
+VALUES (
+    ?, ?, ?, 0, ?, ?, ?, 0, 0, ?, 0, 0, '', '', ?,
+    coalesce(?, (SELECT coalesce(max(number), 0) + 1 FROM bodies))
+);
 
 -- name: count_plain_push
 -- description: What a push changes in its queue. `reap_by` is 0 if the job does not expire.
@@ -39,10 +39,14 @@ WHERE id = :queue;
 
 -- name: has_earlier
 -- description: Whether a job other than `id` waits that is due by `due_at`.
-SELECT EXISTS (
-    SELECT 1 FROM jobs
-    WHERE queue = :queue AND place = 0 AND priority IN (1, 2, 3) AND due_at <= :due_at AND id <> :id
-);
+SELECT
+    EXISTS (SELECT 1 FROM jobs WHERE queue = :queue AND place = 0 AND priority = 1 AND due_at <= :due_at AND id <> :id)
+    OR EXISTS (
+        SELECT 1 FROM jobs WHERE queue = :queue AND place = 0 AND priority = 2 AND due_at <= :due_at AND id <> :id
+    )
+    OR EXISTS (
+        SELECT 1 FROM jobs WHERE queue = :queue AND place = 0 AND priority = 3 AND due_at <= :due_at AND id <> :id
+    );
 
 -- name: next_plain_job
 -- description: No row if the queue is unusual, or its next job has expired or is damaged; an id of null if none is ready.
