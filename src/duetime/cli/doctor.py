@@ -83,40 +83,28 @@ def _show(answer: Answer, finding: Finding) -> None:
 PROBE_S = 2.0
 
 
+# fmt: off
 PORT = (
     ok("the {what} takes any free port", when=lambda f: f["port"] == 0),
     ok("{host}:{port} is free for the {what}", when=lambda f: _can_bind(f["host"], f["port"])),
     ok("a Duetime server has {host}:{port} for its {what}", when=lambda f: _is_duetime(f["host"], f["port"])),
-    fail(
-        "{host}:{port} is not available for the {what}",
-        why="another program has it, or this user may not use it, so no server can start",
-        fix="stop that program, or choose another port in the settings",
-    ),
+    fail("{host}:{port} is not available for the {what}",
+         why="another program has it, or this user may not use it, so no server can start",
+         fix="stop that program, or choose another port in the settings"),
 )
 
 CHECKS = (
-    Check(
-        "settings.valid",
-        fail(
-            "{error.message}",
-            when=lambda f: "error" in f,
-            why="no server can start with these settings",
-            fix="correct it; `duetime config` shows the settings and where each comes from",
-        ),
-        ok("the settings are valid ({sources})"),
-    ),
-    Check(
-        "settings.dev",
-        warn(
-            "dev is on",
-            when=lambda f: f.get("dev"),
-            why="every namespace is open to any or no token",
-            fix="leave dev out and make tokens with `duetime token create` before others depend on this server",
-        ),
-    ),
+    Check("settings.valid",
+        fail("{error.message}", when=lambda f: "error" in f, why="no server can start with these settings",
+             fix="correct it; `duetime config` shows the settings and where each comes from"),
+        ok("the settings are valid ({sources})")),
+    Check("settings.dev",
+        warn("dev is on", when=lambda f: f.get("dev"), why="every namespace is open to any or no token",
+             fix="leave dev out and make tokens with `duetime token create` before others depend on this server")),
 )
 POOL = Check("pool", ok("pool {name}: {url}"))
 NEW_FOLDER = Check("sqlite.folder", ok("{folder} does not exist yet; the first start makes it"))
+# fmt: on
 
 
 def examine_host(*, deep: bool) -> Iterator[Finding]:

@@ -9,10 +9,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
+import pymysql
+from pymysql.cursors import DictCursor
+
 from duetime.cli.doctor_checks import Check, Facts, Finding, fail, judge, ok, warn
-from duetime.model.errors import InvalidSettings
 from duetime.model.humanise import size
 from duetime.model.job import MAX_BODY
+from duetime.stores.mysql.connection import Migrator, MysqlAddress, is_mariadb, open_connection, translate
 from duetime.stores.sql.queries import tables_of_schema
 
 OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
@@ -55,167 +58,92 @@ KEEPS_VERSIONS = "while it is open no old version of a row can be removed, and q
 NO_START = "no server can start until this is granted, or another user runs what `duetime migrate --sql` prints"
 GRANT_ALL = f"GRANT {', '.join(RIGHTS_OF_MIGRATIONS)} ON `{{database_pattern}}`.* TO {{me}}"
 
-GALERA = Check(
-    "mysql.galera",
-    warn(
-        "this server is a node of a Galera cluster of {galera_nodes}",
-        when=lambda f: f["galera_nodes"],
-        why="Jepsen (2026) saw lost updates, stale reads and lost commits: jobs may be delivered twice or be lost",
-        fix="let all programs use the same node, and set innodb_flush_log_at_trx_commit = 1 on every node",
-    ),
-)
+# fmt: off
+GALERA = Check("mysql.galera",
+    warn("this server is a node of a Galera cluster of {galera_nodes}", when=lambda f: f["galera_nodes"],
+         why="Jepsen (2026) saw lost updates, stale reads and lost commits: jobs may be delivered twice or be lost",
+         fix="let all programs use the same node, and set innodb_flush_log_at_trx_commit = 1 on every node"))
 SERVER = (
     GALERA,
-    Check(
-        "mysql.version",
-        fail(
-            "this is {kind} {version}",
-            when=lambda f: tuple(map(int, re.findall(r"\d+", f["version"])[:2])) < OLDEST[f["kind"]],
-            why="Duetime's statements need {kind} {oldest}; it is tested with MariaDB 10.11",
-            fix="upgrade the server",
-        ),
-        ok("this is {kind} {version}"),
-    ),
-    Check(
-        "mysql.writable",
+    Check("mysql.version",
+        fail("this is {kind} {version}",
+             when=lambda f: tuple(map(int, re.findall(r"\d+", f["version"])[:2])) < OLDEST[f["kind"]],
+             why="Duetime's statements need {kind} {oldest}; it is tested with MariaDB 10.11",
+             fix="upgrade the server"),
+        ok("this is {kind} {version}")),
+    Check("mysql.writable",
         ok("this server takes writes", when=lambda f: str(f["read_only"]) in ("0", "OFF")),
-        fail(
-            "this server is read only",
-            why="every push, reserve and ack is refused",
-            fix="SET GLOBAL read_only = 0, or the address of the primary in the URL",
-        ),
-    ),
-    Check(
-        "mysql.durability",
+        fail("this server is read only", why="every push, reserve and ack is refused",
+             fix="SET GLOBAL read_only = 0, or the address of the primary in the URL")),
+    Check("mysql.durability",
         ok("commits are durable (innodb_flush_log_at_trx_commit 1)", when=lambda f: f["flush"] == 1),
-        warn(
-            "innodb_flush_log_at_trx_commit is {flush}",
-            why="a crash loses the last moments, also jobs that were accepted",
-            fix="SET GLOBAL innodb_flush_log_at_trx_commit = 1",
-        ),
-    ),
-    Check(
-        "mysql.isolation",
-        fail(
-            "the binary log is in the format STATEMENT",
-            when=lambda f: f["binlog"] and f["binlog_format"] == "STATEMENT",
-            why="InnoDB refuses changes at READ COMMITTED then, which the store uses",
-            fix="SET GLOBAL binlog_format = 'ROW'",
-        ),
-        ok("transactions at READ COMMITTED can be logged"),
-    ),
-    Check(
-        "mysql.max_allowed_packet",
+        warn("innodb_flush_log_at_trx_commit is {flush}",
+             why="a crash loses the last moments, also jobs that were accepted",
+             fix="SET GLOBAL innodb_flush_log_at_trx_commit = 1")),
+    Check("mysql.isolation",
+        fail("the binary log is in the format STATEMENT",
+             when=lambda f: f["binlog"] and f["binlog_format"] == "STATEMENT",
+             why="InnoDB refuses changes at READ COMMITTED then, which the store uses",
+             fix="SET GLOBAL binlog_format = 'ROW'"),
+        ok("transactions at READ COMMITTED can be logged")),
+    Check("mysql.max_allowed_packet",
         ok("bodies of up to {largest} fit into max_allowed_packet", when=lambda f: f["largest_bytes"] >= MAX_BODY),
-        warn(
-            "max_allowed_packet is {packet}",
-            why="bodies larger than {largest} are refused (413)",
-            fix=f"SET GLOBAL max_allowed_packet = {PACKET}",
-        ),
-    ),
-    Check(
-        "mysql.connections",
+        warn("max_allowed_packet is {packet}", why="bodies larger than {largest} are refused (413)",
+             fix=f"SET GLOBAL max_allowed_packet = {PACKET}")),
+    Check("mysql.connections",
         ok("{used} of {allowed} connections are used", when=lambda f: f["used"] < f["allowed"] * (1 - FEW_LEFT)),
-        warn(
-            "{used} of {allowed} connections are used",
-            why="a server that gets none refuses calls (503)",
-            fix="SET GLOBAL max_connections = {twice_allowed}, or fewer connections= in the URL",
-        ),
-    ),
-    Check(
-        "mysql.oldest_transaction",
-        warn(
-            "transactions of other users are not visible to this user",
-            when=lambda f: f["blockers"] is None,
-            why=f"one of them may be open for long; {KEEPS_VERSIONS}",
-            fix="GRANT PROCESS ON *.* TO {me}",
-        ),
-        warn(
-            "a transaction of the session {session} is open since {seconds} s",
-            when=lambda f: "session" in f,
-            why=KEEPS_VERSIONS,
-            fix="KILL {session}",
-        ),
+        warn("{used} of {allowed} connections are used", why="a server that gets none refuses calls (503)",
+             fix="SET GLOBAL max_connections = {twice_allowed}, or fewer connections= in the URL")),
+    Check("mysql.oldest_transaction",
+        warn("transactions of other users are not visible to this user", when=lambda f: f["blockers"] is None,
+             why=f"one of them may be open for long; {KEEPS_VERSIONS}", fix="GRANT PROCESS ON *.* TO {me}"),
+        warn("a transaction of the session {session} is open since {seconds} s", when=lambda f: "session" in f,
+             why=KEEPS_VERSIONS, fix="KILL {session}"),
         ok("no transaction is older than {long_s} s"),
-        rows=lambda f: f["blockers"] or (),
-    ),
+        rows=lambda f: f["blockers"] or ()),
 )
 
-HIDDEN = Check(
-    "mysql.grants",
-    fail("this user may not see whether there are tables in {database}", why=NO_START, fix=GRANT_ALL),
-)
-FOREIGN = Check(
-    "mysql.tables",
-    fail(
-        "the database {database} has a table {table} of another program",
-        why="no server can start",
-        fix="give the store's URL another prefix=",
-    ),
-)
-ABSENT = Check(
-    "mysql.tables",
-    ok("there are no tables in {database} yet; the first start or `duetime migrate` makes them"),
-)
-ABSENT_FOR_GOOD = Check(
-    "mysql.grants",
-    fail("there are no tables in {database}, and this user may not make them", why=NO_START, fix=GRANT_ALL),
-)
+HIDDEN = Check("mysql.grants",
+    fail("this user may not see whether there are tables in {database}", why=NO_START, fix=GRANT_ALL))
+FOREIGN = Check("mysql.tables",
+    fail("the database {database} has a table {table} of another program", why="no server can start",
+         fix="give the store's URL another prefix="))
+ABSENT = Check("mysql.tables",
+    ok("there are no tables in {database} yet; the first start or `duetime migrate` makes them"))
+ABSENT_FOR_GOOD = Check("mysql.grants",
+    fail("there are no tables in {database}, and this user may not make them", why=NO_START, fix=GRANT_ALL))
 OLD = Check("mysql.tables", ok("the next start or `duetime migrate` upgrades the tables in {database}"))
-OLD_FOR_GOOD = Check(
-    "mysql.grants", fail("this user may not upgrade the tables in {database}", why=NO_START, fix=GRANT_ALL)
-)
-GRANTS = Check(
-    "mysql.grants",
-    fail(
-        "this user may not {rights} in {table}",
-        when=lambda f: "rights" in f,
-        why="calls on jobs are refused (503)",
-        fix="GRANT {rights} ON `{database}`.`{table}` TO {me}",
-    ),
-    rows=lambda f: f["denied"],
-)
-BLOAT = Check(
-    "mysql.bloat",
-    warn(
-        "{name} has {used} of rows and indexes, and {free} that are free in its file",
-        when=lambda f: f["free_bytes"] > max(MUCH_FREE, f["used_bytes"]),
-        why="deleted jobs have left this room, which the disk does not get back by itself",
-        fix="OPTIMIZE TABLE `{database}`.`{name}`",
-    ),
-)
+OLD_FOR_GOOD = Check("mysql.grants",
+    fail("this user may not upgrade the tables in {database}", why=NO_START, fix=GRANT_ALL))
+GRANTS = Check("mysql.grants",
+    fail("this user may not {rights} in {table}", when=lambda f: "rights" in f,
+         why="calls on jobs are refused (503)", fix="GRANT {rights} ON `{database}`.`{table}` TO {me}"),
+    rows=lambda f: f["denied"])
+BLOAT = Check("mysql.bloat",
+    warn("{name} has {used} of rows and indexes, and {free} that are free in its file",
+         when=lambda f: f["free_bytes"] > max(MUCH_FREE, f["used_bytes"]),
+         why="deleted jobs have left this room, which the disk does not get back by itself",
+         fix="OPTIMIZE TABLE `{database}`.`{name}`"))
 FINE = Check("mysql.tables", ok("the tables in {database} are ours to use"))
+# fmt: on
 
 
-def examine_mysql(url: str) -> Generator[Finding, None, bool]:
+def examine(url: str) -> Generator[Finding, None, bool]:
     """Returns whether the store's tables exist. Raises StoreUnavailable if the server does not answer."""
-    try:
-        import pymysql  # noqa: PLC0415 (an optional driver)
-        from pymysql.cursors import DictCursor  # noqa: PLC0415
-
-        from duetime.stores.mysql.connection import (  # noqa: PLC0415
-            Migrator,
-            MysqlAddress,
-            is_mariadb,
-            open_connection,
-            translate,
-        )
-    except ModuleNotFoundError as missing:
-        raise InvalidSettings.lacks("mysql://", "mysql", missing) from None
     address = MysqlAddress.parse(url)
     try:
         with closing(open_connection(address)) as connection, connection.cursor(DictCursor) as cursor:
-            yield from judge(SERVER, _server_facts(cursor, pymysql.MySQLError))
+            yield from judge(SERVER, _server_facts(cursor))
             if not is_mariadb(connection):
                 # MySQL would answer with a table's size of up to a day ago.
                 cursor.execute("SET information_schema_stats_expiry = 0")
-            tables = MysqlTables(cursor, address, pymysql.MySQLError)
+            tables = MysqlTables(cursor, address)
             return (yield from tables.examine(Migrator(connection, address).missing))
     except pymysql.MySQLError as error:
         raise translate(error) from error
 
 
-def _server_facts(cursor: Any, errors: type[Exception]) -> Facts:
+def _server_facts(cursor: Any) -> Facts:
     [facts] = _select(cursor, _FACTS)
     [threads] = _select(cursor, "SHOW GLOBAL STATUS LIKE 'Threads_connected'")
     wsrep = {
@@ -235,15 +163,15 @@ def _server_facts(cursor: Any, errors: type[Exception]) -> Facts:
         "twice_allowed": facts["allowed"] * 2,
         "me": _user(cursor),
         "long_s": LONG_S,
-        "blockers": _old_transactions(cursor, errors),
+        "blockers": _old_transactions(cursor),
     }
 
 
-def _old_transactions(cursor: Any, errors: type[Exception]) -> list[Facts] | None:
+def _old_transactions(cursor: Any) -> list[Facts] | None:
     """None if this user may not see them."""
     try:
         return _select(cursor, _OLD_TRANSACTIONS, (LONG_S,))
-    except errors as error:
+    except pymysql.MySQLError as error:
         if error.args[0] not in _DENIED:
             raise
         return None
@@ -275,8 +203,8 @@ class MysqlTables:
     """What is to be said about the tables of a store. Names of ours are asked for one by one: tables of other programs
     may be in the same database, and the server does not list tables on which this user has no right at all."""
 
-    def __init__(self, cursor: Any, address: Any, errors: type[Exception]) -> None:
-        self._cursor, self._errors = cursor, errors
+    def __init__(self, cursor: Any, address: MysqlAddress) -> None:
+        self._cursor = cursor
         self._migrations = f"{address.prefix}migrations"
         self._ours = sorted(address.prefix + name for name in tables_of_schema("mysql"))
         self._listed = _names(cursor)
@@ -357,6 +285,6 @@ class MysqlTables:
         what is wrong."""
         try:
             self._cursor.execute(statement)
-        except self._errors as error:
+        except pymysql.MySQLError as error:
             return error.args[0] in _DENIED
         return False

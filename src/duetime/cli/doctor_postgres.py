@@ -6,8 +6,11 @@ Only reads, and makes no tables. Each finding that is not ok comes with the stat
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
+import psycopg
+from psycopg.rows import dict_row
+
 from duetime.cli.doctor_checks import Check, Facts, Finding, fail, judge, ok, warn
-from duetime.model.errors import InvalidSettings
+from duetime.stores.postgres.connection import PostgresAddress, translate
 from duetime.stores.sql.queries import tables_of_schema
 
 OLDEST = 120_000
@@ -85,188 +88,92 @@ KEEPS_DEAD_ROWS = "while it is open no dead row can be removed, and queues get s
 REFUSED = "calls on jobs are refused (503)"
 NO_START = "no server can start until this is granted, or another user runs what `duetime migrate --sql` prints"
 
+# fmt: off
 SERVER = (
-    Check(
-        "postgres.version",
-        fail(
-            "this is PostgreSQL {version}",
-            when=lambda f: f["number"] < OLDEST,
-            why="Duetime's statements need PostgreSQL 12; it is tested with 15",
-            fix="upgrade the server (pg_upgrade)",
-        ),
-        ok("this is PostgreSQL {version}"),
-    ),
-    Check(
-        "postgres.writable",
-        fail(
-            "this server is a standby",
-            when=lambda f: f["is_standby"],
-            why="every push, reserve and ack is refused",
-            fix="name all hosts in the URL and add target_session_attrs=read-write",
-        ),
-        fail(
-            "transactions are read only by default",
-            when=lambda f: f["read_only"] == "on",
-            why="every push, reserve and ack is refused",
-            fix="ALTER ROLE {me} SET default_transaction_read_only = off",
-        ),
-        ok("this server takes writes"),
-    ),
-    Check(
-        "postgres.isolation",
-        warn(
-            "transactions are {isolation} by default",
-            when=lambda f: f["isolation"] != "READ COMMITTED",
-            why="the store sets READ COMMITTED for its own sessions; transactions with push_in may have to be repeated",
-            fix="ALTER ROLE {me} SET default_transaction_isolation = 'read committed'",
-        ),
-        ok("transactions are READ COMMITTED by default"),
-    ),
-    Check(
-        "postgres.durability",
-        fail(
-            "{unsafe} off",
-            when=lambda f: f["unsafe"],
-            why="a loss of power destroys the database, and with it all jobs",
-            fix="{make_safe}; SELECT pg_reload_conf()",
-        ),
-        warn(
-            "synchronous_commit is off",
-            when=lambda f: f["synchronous"] == "off",
-            why="a crash loses the last moments, also jobs that were accepted",
-            fix="ALTER ROLE {me} SET synchronous_commit = on",
-        ),
-        ok("commits are durable (fsync on, synchronous_commit {synchronous})"),
-    ),
-    Check(
-        "postgres.autovacuum",
-        fail(
-            "autovacuum is off",
-            when=lambda f: f["autovacuum"] != "on",
-            why=DEAD_ROWS,
-            fix="ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()",
-        ),
-        ok("autovacuum is on"),
-    ),
-    Check(
-        "postgres.connections",
-        warn(
-            "{used} of {allowed} connections are used",
-            when=lambda f: f["used"] >= f["allowed"] * (1 - FEW_LEFT),
-            why="a server that gets none refuses calls (503)",
-            fix="ALTER SYSTEM SET max_connections = {twice_allowed} and restart, or fewer connections= in the URL",
-        ),
-        ok("{used} of {allowed} connections are used"),
-    ),
-    Check(
-        "postgres.oldest_transaction",
-        warn(
-            "a transaction of {usename} ({application}) is open since {seconds} s",
-            when=lambda f: "pid" in f,
-            why=KEEPS_DEAD_ROWS,
-            fix="SELECT pg_terminate_backend({pid})",
-        ),
-        warn(
-            "the prepared transaction {gid} is open",
-            when=lambda f: "gid" in f,
-            why=KEEPS_DEAD_ROWS,
-            fix="ROLLBACK PREPARED '{gid}'",
-        ),
-        warn(
-            "nobody uses the replication slot {slot_name}",
-            when=lambda f: "slot_name" in f,
-            why=f"{KEEPS_DEAD_ROWS}, and its log fills the disk",
-            fix="SELECT pg_drop_replication_slot('{slot_name}')",
-        ),
-        warn(
-            "transactions of other users are not visible to this user",
-            when=lambda f: not f["sees_all"],
-            why=f"one of them may be open for long; {KEEPS_DEAD_ROWS}",
-            fix="GRANT pg_read_all_stats TO {me}",
-        ),
+    Check("postgres.version",
+        fail("this is PostgreSQL {version}", when=lambda f: f["number"] < OLDEST,
+             why="Duetime's statements need PostgreSQL 12; it is tested with 15",
+             fix="upgrade the server (pg_upgrade)"),
+        ok("this is PostgreSQL {version}")),
+    Check("postgres.writable",
+        fail("this server is a standby", when=lambda f: f["is_standby"], why="every push, reserve and ack is refused",
+             fix="name all hosts in the URL and add target_session_attrs=read-write"),
+        fail("transactions are read only by default", when=lambda f: f["read_only"] == "on",
+             why="every push, reserve and ack is refused",
+             fix="ALTER ROLE {me} SET default_transaction_read_only = off"),
+        ok("this server takes writes")),
+    Check("postgres.isolation",
+        warn("transactions are {isolation} by default", when=lambda f: f["isolation"] != "READ COMMITTED",
+             why="the store sets READ COMMITTED for its own sessions; transactions with push_in may need repeating",
+             fix="ALTER ROLE {me} SET default_transaction_isolation = 'read committed'"),
+        ok("transactions are READ COMMITTED by default")),
+    Check("postgres.durability",
+        fail("{unsafe} off", when=lambda f: f["unsafe"],
+             why="a loss of power destroys the database, and with it all jobs",
+             fix="{make_safe}; SELECT pg_reload_conf()"),
+        warn("synchronous_commit is off", when=lambda f: f["synchronous"] == "off",
+             why="a crash loses the last moments, also jobs that were accepted",
+             fix="ALTER ROLE {me} SET synchronous_commit = on"),
+        ok("commits are durable (fsync on, synchronous_commit {synchronous})")),
+    Check("postgres.autovacuum",
+        fail("autovacuum is off", when=lambda f: f["autovacuum"] != "on", why=DEAD_ROWS,
+             fix="ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()"),
+        ok("autovacuum is on")),
+    Check("postgres.connections",
+        warn("{used} of {allowed} connections are used", when=lambda f: f["used"] >= f["allowed"] * (1 - FEW_LEFT),
+             why="a server that gets none refuses calls (503)",
+             fix="ALTER SYSTEM SET max_connections = {twice_allowed} and restart, or fewer connections= in the URL"),
+        ok("{used} of {allowed} connections are used")),
+    Check("postgres.oldest_transaction",
+        warn("a transaction of {usename} ({application}) is open since {seconds} s", when=lambda f: "pid" in f,
+             why=KEEPS_DEAD_ROWS, fix="SELECT pg_terminate_backend({pid})"),
+        warn("the prepared transaction {gid} is open", when=lambda f: "gid" in f, why=KEEPS_DEAD_ROWS,
+             fix="ROLLBACK PREPARED '{gid}'"),
+        warn("nobody uses the replication slot {slot_name}", when=lambda f: "slot_name" in f,
+             why=f"{KEEPS_DEAD_ROWS}, and its log fills the disk",
+             fix="SELECT pg_drop_replication_slot('{slot_name}')"),
+        warn("transactions of other users are not visible to this user", when=lambda f: not f["sees_all"],
+             why=f"one of them may be open for long; {KEEPS_DEAD_ROWS}", fix="GRANT pg_read_all_stats TO {me}"),
         ok("no transaction is older than {long_s} s"),
-        rows=lambda f: [*f["blockers"], *([] if f["sees_all"] else [{}])],
-    ),
+        rows=lambda f: [*f["blockers"], *([] if f["sees_all"] else [{}])]),
 )
 
 SCHEMA = (
-    Check(
-        "postgres.tables",
-        fail(
-            'the schema {schema} has a table "{foreign}" of another program',
-            when=lambda f: f["foreign"],
-            why="no server can start",
-            fix="give the store's URL another schema= or prefix=",
-        ),
-        ok(
-            "there are no tables in {schema} yet; the first start or `duetime migrate` makes them",
-            when=lambda f: not f["tables"] and f["may_create"],
-        ),
-    ),
-    Check(
-        "postgres.grants",
-        fail(
-            "there are no tables in {schema}, and this user may not make them",
-            when=lambda f: not f["tables"] and not f["may_create"] and f["schema_exists"],
-            why=NO_START,
-            fix='GRANT CREATE, USAGE ON SCHEMA "{schema}" TO {me}',
-        ),
-        fail(
-            "there are no tables in {schema}, and this user may not make them",
-            when=lambda f: not f["tables"] and not f["may_create"],
-            why=NO_START,
-            fix="GRANT CREATE ON DATABASE {database} TO {me}",
-        ),
-        fail(
-            "this user may not use the schema {schema}",
-            when=lambda f: f["tables"] and not f["foreign"] and not f["may_use"],
-            why=REFUSED,
-            fix='GRANT USAGE ON SCHEMA "{schema}" TO {me}',
-        ),
-    ),
+    Check("postgres.tables",
+        fail('the schema {schema} has a table "{foreign}" of another program', when=lambda f: f["foreign"],
+             why="no server can start", fix="give the store's URL another schema= or prefix="),
+        ok("there are no tables in {schema} yet; the first start or `duetime migrate` makes them",
+           when=lambda f: not f["tables"] and f["may_create"])),
+    Check("postgres.grants",
+        fail("there are no tables in {schema}, and this user may not make them",
+             when=lambda f: not f["tables"] and not f["may_create"] and f["schema_exists"], why=NO_START,
+             fix='GRANT CREATE, USAGE ON SCHEMA "{schema}" TO {me}'),
+        fail("there are no tables in {schema}, and this user may not make them",
+             when=lambda f: not f["tables"] and not f["may_create"], why=NO_START,
+             fix="GRANT CREATE ON DATABASE {database} TO {me}"),
+        fail("this user may not use the schema {schema}",
+             when=lambda f: f["tables"] and not f["foreign"] and not f["may_use"], why=REFUSED,
+             fix='GRANT USAGE ON SCHEMA "{schema}" TO {me}')),
 )
 
 TABLE = (
-    Check(
-        "postgres.grants",
-        fail(
-            'this user may not use "{schema}"."{name}"',
-            when=lambda f: not f["granted"],
-            why=REFUSED,
-            fix='GRANT {rights} "{schema}"."{name}" TO {me}',
-        ),
-    ),
-    Check(
-        "postgres.autovacuum",
-        warn(
-            'autovacuum is off for "{schema}"."{name}"',
-            when=lambda f: f["unvacuumed"],
-            why=DEAD_ROWS,
-            fix='ALTER TABLE "{schema}"."{name}" SET (autovacuum_enabled = true)',
-        ),
-    ),
-    Check(
-        "postgres.bloat",
-        warn(
-            '"{schema}"."{name}" has {dead:,} dead rows and {live:,} live ones',
-            when=lambda f: f["dead"] > max(MANY_DEAD, f["live"]),
-            why="each look at the queue reads over them",
-            fix='VACUUM (ANALYZE) "{schema}"."{name}"',
-        ),
-    ),
+    Check("postgres.grants",
+        fail('this user may not use "{schema}"."{name}"', when=lambda f: not f["granted"], why=REFUSED,
+             fix='GRANT {rights} "{schema}"."{name}" TO {me}')),
+    Check("postgres.autovacuum",
+        warn('autovacuum is off for "{schema}"."{name}"', when=lambda f: f["unvacuumed"], why=DEAD_ROWS,
+             fix='ALTER TABLE "{schema}"."{name}" SET (autovacuum_enabled = true)')),
+    Check("postgres.bloat",
+        warn('"{schema}"."{name}" has {dead:,} dead rows and {live:,} live ones',
+             when=lambda f: f["dead"] > max(MANY_DEAD, f["live"]), why="each look at the queue reads over them",
+             fix='VACUUM (ANALYZE) "{schema}"."{name}"')),
 )
 TABLES_FINE = Check("postgres.tables", ok("the tables in {schema} are ours to use, and are kept clean"))
+# fmt: on
 
 
-def examine_postgres(url: str) -> Generator[Finding, None, bool]:
+def examine(url: str) -> Generator[Finding, None, bool]:
     """Returns whether the store's tables exist. Raises StoreUnavailable if the server does not answer."""
-    try:
-        import psycopg  # noqa: PLC0415 (an optional driver)
-        from psycopg.rows import dict_row  # noqa: PLC0415
-
-        from duetime.stores.postgres.connection import PostgresAddress, translate  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise InvalidSettings("postgresql:// needs the package: pip install 'duetime[postgres]'") from None
     address = PostgresAddress.parse(url)
     try:
         with (
@@ -297,7 +204,7 @@ def _server_facts(cursor: Any) -> Facts:
     }
 
 
-def _tables(cursor: Any, address: Any, server: Facts) -> Generator[Finding, None, bool]:
+def _tables(cursor: Any, address: PostgresAddress, server: Facts) -> Generator[Finding, None, bool]:
     # Tables of other programs may be in the same schema: only our names are queried.
     names = [address.prefix + name for name in tables_of_schema("postgres")]
     tables = cursor.execute(_TABLES, (f'"{address.schema}"', names)).fetchall()

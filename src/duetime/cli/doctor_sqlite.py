@@ -26,111 +26,63 @@ ROOM = "pushes are refused below 64 MiB (an eighth of a small disk, or `reserve=
 MAKE_ROOM = "make room, or move the file to a larger disk"
 FREE = "{free} of {total} are free on the disk of {folder}"
 
+# fmt: off
 FOLDER = (
-    fail(
-        "the folder for {owner} does not exist: {folder}",
-        when=lambda f: not f["folder"].is_dir(),
-        why="nothing can be stored",
-        fix="mkdir -p {folder}, owned by the user that runs Duetime",
-    ),
-    fail(
-        "the folder for {owner} cannot be written to: {folder}",
-        when=lambda f: not os.access(f["folder"], os.W_OK | os.X_OK),
-        why="SQLite writes its log next to its file",
-        fix="let the user that runs Duetime (now uid {uid}) write to {folder}",
-    ),
+    fail("the folder for {owner} does not exist: {folder}", when=lambda f: not f["folder"].is_dir(),
+         why="nothing can be stored", fix="mkdir -p {folder}, owned by the user that runs Duetime"),
+    fail("the folder for {owner} cannot be written to: {folder}",
+         when=lambda f: not os.access(f["folder"], os.W_OK | os.X_OK), why="SQLite writes its log next to its file",
+         fix="let the user that runs Duetime (now uid {uid}) write to {folder}"),
     ok("the folder for {owner} can be written to: {folder}"),
 )
 
-PERMISSIONS = warn(
-    "other users of this machine can open {path}",
-    when=lambda f: f["path"].exists() and f["path"].stat().st_mode & 0o077,
-    why="it holds the bodies of jobs, and secrets that sign callbacks",
-    fix="chmod {private} {path}",
-)
+PERMISSIONS = warn("other users of this machine can open {path}",
+                   when=lambda f: f["path"].exists() and f["path"].stat().st_mode & 0o077,
+                   why="it holds the bodies of jobs, and secrets that sign callbacks", fix="chmod {private} {path}")
 
 CHECKS = (
-    Check("sqlite.folder", *FOLDER),
-    Check(
-        "sqlite.filesystem",
-        fail(
-            "the file lies on {filesystem}, a network file system",
-            when=lambda f: f.get("filesystem") in NETWORK_FILESYSTEMS,
-            why="SQLite's log and locks need one machine's memory; over a network the file gets damaged",
-            fix="put the file on a local disk, or use Redis or PostgreSQL",
-        ),
-        warn(
-            "the file lies on {filesystem}, in memory",
-            when=lambda f: f.get("filesystem") in MEMORY_FILESYSTEMS,
-            why="all jobs are lost when the machine restarts",
-            fix="put the file on a disk",
-        ),
-        ok("the file lies on {filesystem}", when=lambda f: "filesystem" in f),
-    ),
-    Check(
-        "sqlite.disk",
+    Check("sqlite.folder",
+        *FOLDER),
+    Check("sqlite.filesystem",
+        fail("the file lies on {filesystem}, a network file system",
+             when=lambda f: f.get("filesystem") in NETWORK_FILESYSTEMS,
+             why="SQLite's log and locks need one machine's memory; over a network the file gets damaged",
+             fix="put the file on a local disk, or use Redis or PostgreSQL"),
+        warn("the file lies on {filesystem}, in memory", when=lambda f: f.get("filesystem") in MEMORY_FILESYSTEMS,
+             why="all jobs are lost when the machine restarts", fix="put the file on a disk"),
+        ok("the file lies on {filesystem}", when=lambda f: "filesystem" in f)),
+    Check("sqlite.disk",
         fail(FREE, when=lambda f: f.get("free_bytes", LITTLE_DISK) < NO_DISK, why=ROOM, fix=MAKE_ROOM),
         warn(FREE, when=lambda f: f.get("free_bytes", LITTLE_DISK) < LITTLE_DISK, why=ROOM, fix=MAKE_ROOM),
-        ok(FREE, when=lambda f: "free" in f),
-    ),
-    Check(
-        "sqlite.synchronous",
-        fail(
-            "synchronous=OFF",
-            when=lambda f: f["synchronous"] == "OFF",
-            why="a loss of power can damage the whole file, not only lose the last jobs",
-            fix="remove synchronous=OFF from the store's URL",
-        ),
-        warn(
-            "synchronous=NORMAL",
-            when=lambda f: f["synchronous"] == "NORMAL",
-            why="accepted jobs survive the end of the process, but a loss of power undoes the last moments",
-            fix="remove synchronous=NORMAL from the store's URL unless that is what you want",
-        ),
-        ok("synchronous={synchronous}: an accepted job survives a loss of power"),
-    ),
-    Check("sqlite.permissions", PERMISSIONS),
-    Check(
-        "sqlite.file",
-        ok(
-            "{path} does not exist yet; the first command or server creates it",
-            when=lambda f: not f["path"].exists(),
-        ),
-        fail(
-            "{path} cannot be read and written",
-            when=lambda f: not os.access(f["path"], os.R_OK | os.W_OK),
-            why="no job can be pushed or delivered",
-            fix="let the user that runs Duetime (now uid {uid}) own {path}",
-        ),
-        fail(
-            "{path} cannot be read: {error}",
-            when=lambda f: "error" in f,
-            why="it is damaged, or another program's",
-            fix="restore it from a backup, or name another file; Duetime's journal can refill an empty one",
-        ),
-        ok("{path}, {size}"),
-    ),
-    Check(
-        "sqlite.journal_mode",
+        ok(FREE, when=lambda f: "free" in f)),
+    Check("sqlite.synchronous",
+        fail("synchronous=OFF", when=lambda f: f["synchronous"] == "OFF",
+             why="a loss of power can damage the whole file, not only lose the last jobs",
+             fix="remove synchronous=OFF from the store's URL"),
+        warn("synchronous=NORMAL", when=lambda f: f["synchronous"] == "NORMAL",
+             why="accepted jobs survive the end of the process, but a loss of power undoes the last moments",
+             fix="remove synchronous=NORMAL from the store's URL unless that is what you want"),
+        ok("synchronous={synchronous}: an accepted job survives a loss of power")),
+    Check("sqlite.permissions",
+        PERMISSIONS),
+    Check("sqlite.file",
+        ok("{path} does not exist yet; the first command or server creates it", when=lambda f: not f["path"].exists()),
+        fail("{path} cannot be read and written", when=lambda f: not os.access(f["path"], os.R_OK | os.W_OK),
+             why="no job can be pushed or delivered", fix="let the user that runs Duetime (now uid {uid}) own {path}"),
+        fail("{path} cannot be read: {error}", when=lambda f: "error" in f, why="it is damaged, or another program's",
+             fix="restore it from a backup, or name another file; Duetime's journal can refill an empty one"),
+        ok("{path}, {size}")),
+    Check("sqlite.journal_mode",
         ok("SQLite writes a write-ahead log", when=lambda f: f.get("mode") == "wal"),
-        warn(
-            "SQLite's journal mode is {mode}, not wal",
-            when=lambda f: "mode" in f,
-            why="readers would stop writers, and every commit costs more",
-            fix="nothing, if it is new: opening the store switches it. Otherwise find out which program set it back",
-        ),
-    ),
-    Check(
-        "sqlite.quick_check",
+        warn("SQLite's journal mode is {mode}, not wal", when=lambda f: "mode" in f,
+             why="readers would stop writers, and every commit costs more",
+             fix="nothing, if it is new: opening the store switches it. Otherwise find out which program set it back")),
+    Check("sqlite.quick_check",
         ok("SQLite finds its file sound", when=lambda f: f.get("damage") == ["ok"]),
-        fail(
-            "SQLite finds damage: {damage[0]}{more}",
-            when=lambda f: f.get("damage"),
-            why="jobs may be lost or stuck",
-            fix="stop Duetime, keep a copy of the file, restore a backup or run `sqlite3 FILE .recover`",
-        ),
-    ),
+        fail("SQLite finds damage: {damage[0]}{more}", when=lambda f: f.get("damage"), why="jobs may be lost or stuck",
+             fix="stop Duetime, keep a copy of the file, restore a backup or run `sqlite3 FILE .recover`")),
 )
+# fmt: on
 
 
 def sqlite_file(url: str) -> Path:

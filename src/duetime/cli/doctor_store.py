@@ -1,16 +1,14 @@
 """What the doctor asks every store, and every server: does it answer, how fast, and what time is it there?"""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from importlib import import_module
 from itertools import chain
 from statistics import median
 from typing import Any
 
 from duetime.alerts.problems import describe as describe_alerts
 from duetime.cli.doctor_checks import Check, Facts, Finding, Verdict, fail, judge, ok, warn
-from duetime.cli.doctor_mysql import examine_mysql
-from duetime.cli.doctor_postgres import examine_postgres
-from duetime.cli.doctor_redis import examine_redis
 from duetime.cli.doctor_sqlite import examine_sqlite, sqlite_file
 from duetime.cli.options import Target
 from duetime.client.store_link import on_store
@@ -31,154 +29,104 @@ OFF_BY = "the store's clock decides what is due: a job pushed for an instant com
 NTP = "run an NTP client on both machines"
 
 
+# fmt: off
 def _speed(what: str) -> tuple[Verdict, Verdict]:
     return (
         ok(f"{what} in {{trip_ms:.1f}} ms", when=lambda f: f["trip_ms"] < SLOW_MS),
-        warn(
-            f"{what} in {{trip_ms:.1f}} ms",
-            why="every push, reserve and ack waits that long at least",
-            fix="bring it nearer, or find out what keeps it busy",
-        ),
+        warn(f"{what} in {{trip_ms:.1f}} ms", why="every push, reserve and ack waits that long at least",
+             fix="bring it nearer, or find out what keeps it busy"),
     )
 
 
 CLOCK = (
     ok("its clock agrees with this machine's within {skew}", when=lambda f: abs(f["skew_ms"]) < SKEW_WARN_MS),
-    warn(
-        "its clock is {skew} {side} this machine's",
-        when=lambda f: abs(f["skew_ms"]) < SKEW_FAIL_MS,
-        why=OFF_BY,
-        fix=NTP,
-    ),
+    warn("its clock is {skew} {side} this machine's", when=lambda f: abs(f["skew_ms"]) < SKEW_FAIL_MS, why=OFF_BY,
+         fix=NTP),
     fail("its clock is {skew} {side} this machine's", why=OFF_BY, fix=NTP),
 )
 
-IN_MEMORY = Check(
-    "store.durable",
-    warn(
-        "the store is the memory of one process",
-        why="its jobs end with the process, and no other process sees them",
-        fix="use a file: sqlite:///var/lib/duetime/jobs.db",
-    ),
-)
+IN_MEMORY = Check("store.durable",
+    warn("the store is the memory of one process",
+         why="its jobs end with the process, and no other process sees them",
+         fix="use a file: sqlite:///var/lib/duetime/jobs.db"))
 
 STORE_ERRORS = (
-    Check(
-        "store.url",
-        fail(
-            "{error.message}",
-            when=lambda f: isinstance(f["error"], InvalidSettings),
-            why="no server can start with it",
-            fix="correct the store's URL",
-        ),
-    ),
-    Check(
-        "store.answers",
-        fail(
-            "{url} does not answer: {error.message}",
-            when=lambda f: not isinstance(f["error"], InvalidSettings),
-            why=NO_JOBS,
-            fix="start the store, or correct its URL; check firewalls and passwords",
-        ),
-    ),
+    Check("store.url",
+        fail("{error.message}", when=lambda f: isinstance(f["error"], InvalidSettings),
+             why="no server can start with it", fix="correct the store's URL")),
+    Check("store.answers",
+        fail("{url} does not answer: {error.message}", when=lambda f: not isinstance(f["error"], InvalidSettings),
+             why=NO_JOBS, fix="start the store, or correct its URL; check firewalls and passwords")),
 )
 
 STORE = (
     Check("store.answers", *_speed("the store answers: {kind} {version}")),
     Check("store.clock", *CLOCK),
 )
-MEMBER = fail(
-    "{error.message}",
-    why="pushes of its share are refused and its jobs wait; the other members work on",
-    fix="bring it back; it is used again without a restart",
-)
-DAMAGED = Check(
-    "store.damaged",
-    fail(
-        "entries that cannot be read as jobs were set aside: {damaged}",
-        when=lambda f: f["damaged"],
-        why="another program wrote to the store, or it is damaged; these jobs are not delivered",
-        fix="see where they are with --deep; find out who wrote them; push their jobs again (`pipeline reconcile`)",
-    ),
-    ok("no entry had to be set aside"),
-)
-PROGRAMS_WITHOUT_JOURNAL = Check(
-    "journal.programs",
-    warn(
-        "process {node.pid} on {node.host} has no journal ({name})",
-        when=lambda f: "node" in f,
-        why="the pool journals, but changes by this program are missing from its journal: audit proves nothing until "
-        "it stops",
-        fix="restart it, without --journal off; if it was killed, name it with --assume-lost {name}",
-    ),
+MEMBER = fail("{error.message}", why="pushes of its share are refused and its jobs wait; the other members work on",
+              fix="bring it back; it is used again without a restart")
+DAMAGED = Check("store.damaged",
+    fail("entries that cannot be read as jobs were set aside: {damaged}", when=lambda f: f["damaged"],
+         why="another program wrote to the store, or it is damaged; these jobs are not delivered",
+         fix="list them with --deep; find out who wrote them; push their jobs again (`pipeline reconcile`)"),
+    ok("no entry had to be set aside"))
+PROGRAMS_WITHOUT_JOURNAL = Check("journal.programs",
+    warn("process {node.pid} on {node.host} has no journal ({name})", when=lambda f: "node" in f,
+         why="the pool journals, but changes by this program are missing from its journal: audit proves nothing until "
+             "it stops",
+         fix="restart it, without --journal off; if it was killed, name it with --assume-lost {name}"),
     ok("every program that changes jobs writes a journal"),
-    rows=lambda f: [{"name": name, "node": node} for name, node in sorted(f["nodes"].items())],
-)
-ALERT_MAIL = Check(
-    "alerts.mail",
-    warn(
-        "alerts cannot be mailed to {mails}: no mail server is set",
-        when=lambda f: f["mails"] and not f["mail_server"],
-        why="nobody is notified when a pool is down, space runs out or jobs fail",
-        fix="duetime alert mail-server --host HOST --from ADDRESS, then duetime alert test",
-    ),
-    ok("a mail server is set for the recipients of alerts", when=lambda f: f["mails"]),
-)
-DEEP = Check(
-    "store.check",
-    fail(
-        "{problem}",
-        when=lambda f: "problem" in f,
-        why="a rule that always holds is broken: jobs may be lost, stuck or delivered twice",
-        fix="make sure nothing else ran meanwhile and repeat; then keep a copy of the store and report it",
-    ),
+    rows=lambda f: [{"name": name, "node": node} for name, node in sorted(f["nodes"].items())])
+ALERT_MAIL = Check("alerts.mail",
+    warn("alerts cannot be mailed to {mails}: no mail server is set",
+         when=lambda f: f["mails"] and not f["mail_server"],
+         why="nobody is notified when a pool is down, space runs out or jobs fail",
+         fix="duetime alert mail-server --host HOST --from ADDRESS, then duetime alert test"),
+    ok("a mail server is set for the recipients of alerts", when=lambda f: f["mails"]))
+DEEP = Check("store.check",
+    fail("{problem}", when=lambda f: "problem" in f,
+         why="a rule that always holds is broken: jobs may be lost, stuck or delivered twice",
+         fix="make sure nothing else ran meanwhile and repeat; then keep a copy of the store and report it"),
     ok("every job is in exactly one place and the counts are right"),
-    rows=lambda f: [{"problem": problem} for problem in f["problems"]],
-)
+    rows=lambda f: [{"problem": problem} for problem in f["problems"]])
 
 SERVER_ERRORS = (
-    Check(
-        "server.answers",
-        fail(
-            "{url} does not answer: {error.message}",
-            when=lambda f: isinstance(f["error"], StoreUnavailable),
-            why=NO_JOBS,
-            fix="start it with `duetime serve`, or give its address with --url or DUETIME_URL",
-        ),
-        fail(
-            "{url} answers with an error: {error.message}",
-            when=lambda f: not isinstance(f["error"], Unauthorized | Forbidden),
-            why="it may not be a Duetime server, or one that is not well",
-            fix="check the address; look into the server's log",
-        ),
-    ),
-    Check(
-        "server.token",
-        fail(
-            "{url} refuses the token: {error.message}",
-            when=lambda f: isinstance(f["error"], Unauthorized | Forbidden),
-            why="nothing can be done in the namespace {namespace}",
-            fix="make one with `duetime token create --namespace {namespace}` and give it in DUETIME_TOKEN",
-        ),
-    ),
+    Check("server.answers",
+        fail("{url} does not answer: {error.message}", when=lambda f: isinstance(f["error"], StoreUnavailable),
+             why=NO_JOBS, fix="start it with `duetime serve`, or give its address with --url or DUETIME_URL"),
+        fail("{url} answers with an error: {error.message}",
+             when=lambda f: not isinstance(f["error"], Unauthorized | Forbidden),
+             why="it may not be a Duetime server, or one that is not well",
+             fix="check the address; look into the server's log")),
+    Check("server.token",
+        fail("{url} refuses the token: {error.message}",
+             when=lambda f: isinstance(f["error"], Unauthorized | Forbidden),
+             why="nothing can be done in the namespace {namespace}",
+             fix="make one with `duetime token create --namespace {namespace}` and give it in DUETIME_TOKEN")),
 )
 SERVER = (
     Check("server.answers", *_speed("{url} answers")),
     Check("server.token", ok("it lets us into the namespace {namespace}")),
     Check("server.clock", *CLOCK),
-    Check(
-        "store.check",
-        warn(
-            "--deep was not done",
-            when=lambda f: f["deep"],
-            why="the walk needs the store itself, not the server in front of it",
-            fix="run `duetime doctor --deep --url` with the store's URL, on a machine that reaches it",
-        ),
-    ),
+    Check("store.check",
+        warn("--deep was not done", when=lambda f: f["deep"],
+             why="the walk needs the store itself, not the server in front of it",
+             fix="run `duetime doctor --deep --url` with the store's URL, on a machine that reaches it")),
 )
+# fmt: on
 
 
 # --- a store
+
+MODULES = {
+    "redis": "redis",
+    "rediss": "redis",
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
+"""By the scheme of its URL, the module `doctor_...` that examines a database server. It imports the driver."""
 
 
 def examine_store(url: str, *, deep: bool) -> Iterator[Finding]:
@@ -191,17 +139,21 @@ def examine_store(url: str, *, deep: bool) -> Iterator[Finding]:
         if not sqlite_file(url).exists():
             return
     try:
-        has_tables = True
-        if scheme.startswith("redis"):
-            yield from examine_redis(url)
-        elif scheme.startswith("postgres"):
-            has_tables = yield from examine_postgres(url)
-        elif scheme in ("mysql", "mariadb"):
-            has_tables = yield from examine_mysql(url)
-        if has_tables:  # opening the store would create them
+        # Opening the store would create its tables.
+        if (yield from _examine_database(scheme, url)):
             yield from on_store(url, lambda store: _ask_store(store, deep=deep))
     except DuetimeError as error:
         yield from judge(STORE_ERRORS, {"error": error, "url": mask(url)})
+
+
+def _examine_database(scheme: str, url: str) -> Generator[Finding, None, bool]:
+    """Returns False if the store's tables do not exist."""
+    name = MODULES.get(scheme.partition("+")[0])
+    try:
+        module: Any = import_module(f"duetime.cli.doctor_{name}") if name else None
+    except ModuleNotFoundError:
+        return True  # the error of opening the store names the driver that is missing
+    return bool((yield from module.examine(url))) if module else True
 
 
 async def _ask_store(store: Store, *, deep: bool) -> list[Finding]:
