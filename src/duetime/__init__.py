@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from duetime.worker.arguments import PREVIOUS
     from duetime.worker.batches import BatchStatus, TaskBatch
     from duetime.worker.chains import chain
-    from duetime.worker.current_job import current_job
+    from duetime.worker.current_job import JobLogHandler, current_job
     from duetime.worker.events import TaskEvent
     from duetime.worker.groups import GroupHandle, group
     from duetime.worker.handle import TaskFailed, TaskHandle, TaskStatus
@@ -113,6 +113,7 @@ __all__ = [
     "JobDead",
     "JobExists",
     "JobInfo",
+    "JobLogHandler",
     "JobNotFound",
     "JobRunning",
     "Join",

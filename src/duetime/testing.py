@@ -365,8 +365,8 @@ def _now(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("the store in memory waited")
 
 
-def _hear_nothing(word: str, value: int) -> None:
-    """Progress and extensions have no meaning where time stands still."""
+def _hear_nothing(word: str, value: Any) -> None:
+    """Progress, output and extensions have no meaning where time stands still."""
 
 
 NO_WORKER = JobLink(_hear_nothing)

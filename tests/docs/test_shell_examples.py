@@ -38,6 +38,7 @@ NOT_RUN = {
     r"duetime bridge": "another system that runs: tests/bridges",
     r"--follow": "goes on until Ctrl-C",
     r"duetime worker progress": "follows a batch that is running: tests/worker",
+    r"duetime worker output": "of a job that is running: tests/worker",
     r"^(while|if|else|fi|done)\b|^lease=.*\$job": "a loop around a program of the reader's",
     r"\| psql": "a database of the reader's: tests/e2e/test_cli_postgres.py",
     r"duetime (token revoke|limit (set|remove))": "of a token that was made before: tests/e2e/test_cli_tokens.py",

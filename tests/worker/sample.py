@@ -6,6 +6,7 @@ several processes do not mix.
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import time
@@ -19,6 +20,7 @@ from duetime.worker.runs import Failure, JobInfo
 
 app = duetime.App(os.environ["DUETIME_URL"], token=os.environ.get("SAMPLE_TOKEN"))
 LOG = os.open(os.environ["SAMPLE_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+logging.getLogger("sample.talks").addHandler(duetime.JobLogHandler())
 HELD: list[bytearray] = []
 daemon.REPORT_S = float(os.environ.get("SAMPLE_REPORT_S", daemon.REPORT_S))
 
@@ -269,3 +271,15 @@ def total(numbers: list[int]) -> int:
 def all_done(key: str) -> str:
     note("callback", id=duetime.current_job().id, key=key)
     return key
+
+
+@app.task(timeout="60s")
+def talks(folder: str) -> None:
+    """Logs three lines, by a logger and without one, and waits until it may end."""
+    job = duetime.current_job()
+    job.log("row", 1, "of", 3)
+    job.log("at https://ann:secret@example.com/rows\nsecond\x1b[31m line")
+    logging.getLogger("sample.talks").warning("a record")
+    note("logged", id=job.id)
+    while not (Path(folder) / "end").exists():
+        time.sleep(0.01)

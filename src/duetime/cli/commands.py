@@ -155,12 +155,13 @@ WORKER = (
     Command("pause-task", "workers:pause_task", "Start no more jobs of a task in any worker of the namespace."),
     Command("resume-task", "workers:resume_task", "Start jobs of a task again, within five seconds."),
     Command("progress", "workers:progress", "Show how far a job is, as reported by `current_job().progress(...)`."),
+    Command("output", "workers:output", "Show the last lines that a running job logged with `current_job().log(...)`."),
 )
 
 TASKS = (
     Command("work", "work:work", "Run the jobs of an App's tasks."),
     Command("workers", "workers:workers", "List the workers of the namespace and the jobs that they run longest."),
-    Noun("worker", "Workers: restart them, pause tasks, show the progress of jobs.", WORKER),
+    Noun("worker", "Workers: restart them, pause tasks, show the progress and output of jobs.", WORKER),
 )
 
 PIPELINE = (

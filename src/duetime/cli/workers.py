@@ -9,7 +9,7 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import moment, safe
 from duetime.model.humanise import span
 from duetime.wire.payload import PAUSED_TASKS, RESTARTS, paused_task
-from duetime.worker.shared_counters import count, list_workers, progress_name
+from duetime.worker.shared_counters import count, job_output, list_workers, progress_name
 
 
 @takes_options
@@ -104,3 +104,22 @@ def progress(
         percent = client.send(count(target.space, progress_name(target.queue(queue), job_id)))
     document = {"namespace": target.space, "queue": queue, "id": job_id, "percent": percent}
     target.answer.show(document, f"{percent} %")
+
+
+@takes_options
+def output(
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue of the job.")],
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")],
+    target: Target,
+) -> None:
+    """Show the last lines that a running job logged with `current_job().log(...)`.
+
+    About 2 KB are kept while the job runs; a minute after its end they are gone.
+
+    Examples:
+        duetime worker output mail 01JCQ2Y6W3V5Z8T4B7N9M1K0XA
+    """
+    with target.connect() as client:
+        lines = client.send(job_output(target.queue(queue), job_id)).lines
+    document = {"namespace": target.space, "queue": queue, "id": job_id, "lines": lines}
+    target.answer.show(document, "\n".join(map(safe, lines)))

@@ -470,7 +470,7 @@ class RulesIn(RulesChange, frozen=True, forbid_unknown_fields=True, omit_default
 class CountIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Add `by` to a counter that workers share, 0 to read it; it forgets after `life`, which 0 makes for ever."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=300)]
+    name: Annotated[str, Meta(min_length=1, max_length=600)]
     by: Annotated[int, Meta(ge=-MAX_CAP, le=MAX_CAP)] = 0
     life: DurationIn = 0
 

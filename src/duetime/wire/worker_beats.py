@@ -23,6 +23,7 @@ RUNS_PREFIX = "runs/"
 MOST_RUNS = 20
 """Jobs that a worker names in a beat."""
 MAX_COUNTER_NAME = 300
+"""Characters."""
 HOST = 40
 LONGEST = 180
 """Characters for the names of the queues in the name of a counter."""

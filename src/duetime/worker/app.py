@@ -38,7 +38,7 @@ from duetime.worker.groups import GroupMembers, gather
 from duetime.worker.middleware_chain import Middleware
 from duetime.worker.pusher import Answer, ClientPusher, Pusher, StoreCaller
 from duetime.worker.recurring import Recurring, Scheduler
-from duetime.worker.shared_counters import count, progress_name
+from duetime.worker.shared_counters import count, job_output, progress_name
 from duetime.worker.task import P, R, Task, TaskOptions, check_function
 
 Companion = Callable[["App", AsyncClient], AbstractAsyncContextManager[Any]]
@@ -220,6 +220,10 @@ class App:
         """Percent of a job as its task last said; 0 if it said nothing."""
         name = progress_name(check_queue(self.namespace, queue), job_id)
         return self.send(count(self.namespace, name))
+
+    def output(self, queue: str, job_id: str) -> list[str]:
+        """The last lines that the task of a running job logged; empty a minute after the job has ended."""
+        return self.send(job_output(check_queue(self.namespace, queue), job_id)).lines
 
     def send(self, call: Call[Answer]) -> Answer:
         """Send any call of the SDK to the store or server; blocks."""

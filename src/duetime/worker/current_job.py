@@ -1,5 +1,6 @@
 """`current_job()`: what a running task can read and report about its job."""
 
+import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ import msgspec
 
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import InvalidRequest
+from duetime.wire.job_output import clean_lines, last_lines
 from duetime.worker.runs import JobInfo
 
 if TYPE_CHECKING:
@@ -20,9 +22,10 @@ INFIX = ".batch-"
 """Stands between the queue and the rest in the name of a batch."""
 PROGRESS = "progress"
 EXTEND = "extend"
+OUTPUT = "output"
 
-Say = Callable[[str, int], None]
-"""Sends a message about the job to its worker."""
+Say = Callable[[str, Any], None]
+"""Sends a message about the job to its worker: percent, milliseconds, or lines of output."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,27 @@ class CurrentJob:
         if percent != self._percent:
             self._percent = percent
             self._link.say(PROGRESS, percent)
+
+    def log(self, *values: object) -> None:
+        """Add a line to the job's output, as `print` would write it. `App.output`, `duetime worker output` and the
+        console show the last lines, about 2 KB, while the job runs. Passwords in URLs and tokens are masked.
+        """
+        self._link.say(OUTPUT, last_lines(clean_lines(" ".join(map(str, values)))))
+
+
+class JobLogHandler(logging.Handler):
+    """Adds the records of a logger to the output of the job that is running, if one is.
+
+    logging.getLogger("shop").addHandler(duetime.JobLogHandler())
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        job = _current.get()
+        if job is not None:
+            try:
+                job.log(self.format(record))
+            except Exception:
+                self.handleError(record)
 
 
 _current: ContextVar[CurrentJob | None] = ContextVar("duetime_job", default=None)

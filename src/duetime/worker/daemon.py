@@ -364,6 +364,7 @@ class Worker:
             if resident_mb() > limit_mb:
                 self.stop("memory")
         await self._jobs.write_progress()
+        await self._jobs.write_output()
         if await self._client.send(count(self._app.namespace, RESTARTS)) != self._restarts:
             self.stop("restart_signal")
         await self._follow_pause()

@@ -212,7 +212,7 @@ def serve(app: "App", sock: socket.socket) -> None:
             return
         number, info = read_job(message)
 
-        def say(word: str, value: int, number: int = number) -> None:
+        def say(word: str, value: Any, number: int = number) -> None:
             sock.send(write_word(number, word, value))
 
         try:
@@ -290,11 +290,11 @@ def write_outcome(number: int, outcome: Outcome) -> bytes:
     return message if len(message) <= LARGE else _encode((number, _spill(message), None, None))
 
 
-def write_word(number: int, word: str, value: int) -> bytes:
+def write_word(number: int, word: str, value: Any) -> bytes:
     return _encode((number, word, value))
 
 
-def read_answer(message: bytes) -> tuple[int, Outcome | None, tuple[str, int] | None]:
+def read_answer(message: bytes) -> tuple[int, Outcome | None, tuple[str, Any] | None]:
     """The number of a job, how the job ended (None: it still runs), and what its task said about it, if anything."""
     parts: list[Any] = _any.decode(message)
     if len(parts) == 4:

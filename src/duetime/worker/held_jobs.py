@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from duetime.consumer.held_leases import Answer, HeldLeases, Spawn
 from duetime.model.errors import NOT_JSON, DuetimeError, LeaseLost
 from duetime.model.job import DAY_MS, Delivery, Event, Moved
 from duetime.stores.base import Finish
+from duetime.wire.job_output import LIFE_MS, last_lines, output_names
 from duetime.wire.payload import (
     PAUSED_TASKS,
     UNKNOWN_LIFE_MS,
@@ -31,7 +32,7 @@ from duetime.wire.payload import (
     unknown_task,
 )
 from duetime.worker.chains import next_job
-from duetime.worker.current_job import EXTEND, PROGRESS
+from duetime.worker.current_job import EXTEND, OUTPUT, PROGRESS
 from duetime.worker.events import JobEvents
 from duetime.worker.execution import UnknownTask, ended_by
 from duetime.worker.groups import joining_of
@@ -50,6 +51,8 @@ NOT_A_TASK = "duetime.NotATask"
 NOT_FINISHED = "duetime.NotFinished"
 PAUSED_MS = 5_000
 """The delay of a job of a paused task."""
+MOST_OUTPUTS = 20
+"""Jobs whose output a worker writes in a second."""
 MOST_UNKNOWN = 20
 """How many unknown tasks a worker reports by name at a time."""
 
@@ -157,12 +160,15 @@ class HeldJobs:
                 self._count_unknown(run)
             self._decide(run)
 
-    def said(self, run: Run, word: str, value: int) -> None:
+    def said(self, run: Run, word: str, value: Any) -> None:
         if word == EXTEND:
             run.deadline = time.monotonic() + value / 1000
         elif word == PROGRESS:
             run.progress = value
             self._progress[run.number] = run
+        elif word == OUTPUT:
+            run.output = last_lines(run.output + value)
+            run.has_new_output = True
 
     def _decide(self, run: Run, *, exhausted: bool = False) -> None:
         task = self._app.find_task(run.payload.name)
@@ -284,6 +290,20 @@ class HeldJobs:
                     await self._client.send(count(queue.namespace, name, run.progress - before, life_ms=DAY_MS))
             except DuetimeError as error:
                 log.warning("progress_not_kept", extra={"job": job_id, "error": error.message})
+
+    async def write_output(self) -> None:
+        """The lines that running tasks logged: those that are new, and those that would soon be forgotten."""
+        refresh_at = time.monotonic() - LIFE_MS / 2000
+        runs = [one for one in self.held.values() if one.output and not one.ended_at]
+        due = [one for one in runs if one.has_new_output or one.output_at < refresh_at]
+        for run in sorted(due, key=lambda one: one.output_at)[:MOST_OUTPUTS]:
+            run.has_new_output, run.output_at = False, time.monotonic()
+            lease = run.delivery.lease
+            try:
+                for name in output_names(lease.queue, lease.id, int(time.time() * 1000), run.output):
+                    await self._client.send(count(lease.queue.namespace, name, 1, life_ms=LIFE_MS))
+            except DuetimeError as error:
+                log.warning("output_not_kept", extra={"job": lease.id, "error": error.message})
 
 
 def finish_of(app: "App", run: Run) -> Finish | None:

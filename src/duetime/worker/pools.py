@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from duetime.worker.current_job import JobLink
 from duetime.worker.execution import ThreadLoop, execute, execute_async
@@ -444,7 +444,7 @@ class LocalPool:
         self._idle_threads += 1
         self._ended(slot, outcome)
 
-    def _say(self, run: Run, word: str, value: int) -> None:
+    def _say(self, run: Run, word: str, value: Any) -> None:
         self._post(lambda: self._host.said(run, word, value))
 
     def _post(self, call: Callable[[], None]) -> None:

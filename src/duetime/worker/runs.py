@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec import field as member
@@ -101,6 +101,9 @@ class Run:
     lost: bool = False
     was_announced: bool = False
     progress: int = -1
+    output: list[str] = field(default_factory=list[str])
+    has_new_output: bool = False
+    output_at: float = 0.0
     outcome: Outcome = DONE
 
     def begin(self) -> None:
@@ -190,8 +193,8 @@ class PoolHost(Protocol):
         """The job was handed to the pool but has not begun: it may run in another slot."""
         ...
 
-    def said(self, run: Run, word: str, value: int) -> None:
-        """The task reported its progress or asked for more time."""
+    def said(self, run: Run, word: str, value: Any) -> None:
+        """The task reported its progress, logged lines or asked for more time."""
         ...
 
     def widened(self) -> None:

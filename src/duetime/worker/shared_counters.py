@@ -1,4 +1,4 @@
-"""Small numbers that workers share: restarts, progress, exceptions per job.
+"""What workers share: small numbers (restarts, progress, exceptions per job), their beats, the output of jobs.
 
 Counters of the registry, named `tasks/<namespace>/...`. They carry no version and announce nothing, so a progress that
 changes every second costs no other process anything.
@@ -13,6 +13,7 @@ from duetime.engine import Engine
 from duetime.model.errors import NOT_JSON, DuetimeError
 from duetime.model.names import Queue
 from duetime.stores.registry import Counter
+from duetime.wire.job_output import OutputOut, read_output
 from duetime.wire.messages import CounterOut, CountIn
 from duetime.wire.payload import counter_name
 from duetime.wire.worker_beats import WorkersOut, look_at_workers
@@ -55,6 +56,16 @@ def list_workers(namespace: str) -> Call[WorkersOut]:
         run,
         repeatable=True,
     )
+
+
+def job_output(queue: Queue, job_id: str) -> Call[OutputOut]:
+    """The last lines that the task of a running job logged."""
+    address = f"/v1/queues/{queue.namespace}/{quote(queue.name, safe='')}/jobs/{quote(job_id, safe='')}/output"
+
+    async def run(engine: Engine) -> OutputOut:
+        return await read_output(engine.store.registry, queue, job_id)
+
+    return Call(lambda: get_request(address), lambda reply: decode(reply, OutputOut), run, repeatable=True)
 
 
 def progress_name(queue: Queue, job_id: str) -> str:

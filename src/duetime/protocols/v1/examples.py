@@ -14,6 +14,7 @@ from duetime.model.job import Event, IfExists, Moved, QueueTotals, State, Totals
 from duetime.model.topic import Method, Status, Success
 from duetime.stores.base import QueueRules
 from duetime.wire import messages as m
+from duetime.wire.job_output import OutputOut
 from duetime.wire.worker_beats import RunningJobOut, WorkerOut, WorkersOut
 
 NOW = 1_800_000_000_000
@@ -179,6 +180,7 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "extend": Example({200: "the lease now ends then"}, m.ExtendedOut(NOW + 3 * MINUTE), m.ExtendIn(LEASE, ttr="2m")),
     "get_job": Example({200: "the job"}, JOB),
+    "get_output": Example({200: "the lines, the oldest first"}, OutputOut(["40 of 100 rows", "41 of 100 rows"])),
     "get_jobs": Example(
         {200: "the jobs in the order of the ids; null where there is none; `left_out` are ids to ask for again"},
         m.JobsOut([JOB, None]),

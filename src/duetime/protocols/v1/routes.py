@@ -41,6 +41,7 @@ from duetime.protocols.v1 import administration, consumers, producers, schedules
 from duetime.protocols.v1.request import CallQuery, DueQuery, Handler, ListQuery, QueuesQuery, V1Operation
 from duetime.stores.base import QueueRules
 from duetime.wire import messages as m
+from duetime.wire.job_output import OutputOut
 from duetime.wire.worker_beats import WorkersOut
 
 NAMESPACE = "/v1/namespaces/{namespace}"
@@ -152,6 +153,8 @@ ROUTES: tuple[Route, ...] = (
 
     Route("GET", JOB, "get_job", "Look at one job", R, views.get_job, {200: m.JobOut},
           refuses=(InvalidId, JobNotFound)),
+    Route("GET", JOB + "/output", "get_output", "The last lines that a running task logged", R, views.get_output,
+          {200: OutputOut}, refuses=(InvalidId,)),
     Route("POST", QUEUE + "/get", "get_jobs", "Look at jobs by id", R, views.get_jobs, {200: m.JobsOut}, m.IdsIn,
           refuses=(InvalidId,)),
     Route("GET", QUEUE + "/jobs", "list_jobs", "Page through the jobs in a state", R, views.list_jobs,

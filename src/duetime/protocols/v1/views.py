@@ -22,6 +22,7 @@ from duetime.protocols.v1.request import (
     Reply,
 )
 from duetime.wire import convert
+from duetime.wire.job_output import read_output
 from duetime.wire.messages import (
     HistogramOut,
     IdsIn,
@@ -98,6 +99,10 @@ async def get_namespace(request: NativeRequest[None, None]) -> Reply:
 
 async def list_workers(request: NativeRequest[None, None]) -> Reply:
     return Reply(200, await look_at_workers(request.engine.store.registry, request.queue.namespace))
+
+
+async def get_output(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await read_output(request.engine.store.registry, request.queue, request.job_id))
 
 
 async def journal_nodes(request: NativeRequest[None, None]) -> Reply:

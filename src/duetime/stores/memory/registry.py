@@ -80,3 +80,7 @@ class MemoryRegistry:
         now = self._clock.now_ms()
         live = {name: value for name, (value, until) in self._counters.items() if until == 0 or until > now}
         return {name: value for name, value in live.items() if name.startswith(prefix)}
+
+    def forget_ended_counters(self) -> None:
+        now = self._clock.now_ms()
+        self._counters = {name: one for name, one in self._counters.items() if one[1] == 0 or one[1] > now}

@@ -199,6 +199,7 @@ class MemoryStore:
 
     async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
         now, left = self._clock.now_ms(), limit
+        self.registry.forget_ended_counters()
         moved: dict[Queue, Sequence[Moved]] = {}
         for queue in sorted(self._queues):
             stored = self._stored(queue)
