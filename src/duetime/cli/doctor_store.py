@@ -1,7 +1,7 @@
 """What the doctor asks every store, and every server: does it answer, how fast, and what time is it there?"""
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib import import_module
 from itertools import chain
 from statistics import median
@@ -148,12 +148,13 @@ def examine_store(url: str, *, deep: bool) -> Iterator[Finding]:
 
 def _examine_database(scheme: str, url: str) -> Generator[Finding, None, bool]:
     """Returns False if the store's tables do not exist."""
-    name = MODULES.get(scheme.partition("+")[0])
+    if (name := MODULES.get(scheme.partition("+")[0])) is None:
+        return True
     try:
-        module: Any = import_module(f"duetime.cli.doctor_{name}") if name else None
+        examine: Callable[[str], Generator[Finding, None, bool]] = import_module(f"duetime.cli.doctor_{name}").examine
     except ModuleNotFoundError:
         return True  # the error of opening the store names the driver that is missing
-    return bool((yield from module.examine(url))) if module else True
+    return (yield from examine(url))
 
 
 async def _ask_store(store: Store, *, deep: bool) -> list[Finding]:
