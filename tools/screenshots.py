@@ -44,7 +44,12 @@ app = duetime.App(\"{api}\")
 
 @app.task(queue="images")
 def resize(picture: str) -> None:
-    time.sleep(240)
+    job = duetime.current_job()
+    job.log("reading", picture)
+    for step in range(1, 49):
+        job.log("tile", step, "of 48: 512 x 512")
+        job.progress(step, 48)
+        time.sleep(5)
 
 
 @app.every("15m")
@@ -64,15 +69,26 @@ TRACE = """Traceback (most recent call last):
 shop.gateway.GatewayTimeout: no answer from payments.internal for order {order}"""
 
 
+ERRORS = (
+    "smtp: 550 5.1.1 mailbox unavailable: <customer{number}@example.com>",
+    "smtp: 421 4.7.0 too many connections from 10.0.0.{number}",
+    """Traceback (most recent call last):
+  File "/app/shop/mails.py", line 12, in welcome
+    name = customer["name"]
+KeyError: 'name'""",
+)
+
+
 class Receiver(BaseHTTPRequestHandler):
-    """The shop's own service, which topics call; every ninth call fails."""
+    """The shop's own service, which topics call; every ninth call fails, and every call about stock."""
 
     calls = 0
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
         Receiver.calls += 1
-        body = b'{"code": 500}' if Receiver.calls % 9 == 0 else b'{"code": 200}'
+        fails = Receiver.calls % 9 == 0 or "stock" in self.path
+        body = b'{"code": 500}' if fails else b'{"code": 200}'
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -115,15 +131,27 @@ def worker(api: str, folder: str) -> Iterator[None]:
         process.wait(timeout=60)
 
 
-def fill(client: duetime.Client, shop: str) -> str:
-    """A shop with orders, mails and reminders; answers the id of a job that has a story."""
-    mail, orders, reminders = (client.queue(name) for name in ("mail", "orders", "reminders"))
-    for number in range(240):
-        reminders.later(f"{(number * number) % 2700 + 700}s", {"customer": 1000 + number, "kind": "trial ends"})
+def fill_mail(client: duetime.Client) -> None:
+    mail = client.queue("mail")
     for number in range(60):
         mail.push({"to": f"customer{number}@example.com", "template": "welcome"})
     for job in mail.reserve(limit=40):
         client.ack(job)
+    for number in range(23):
+        mail.push({"to": f"customer{number}@example.com", "template": "receipt"}, tries=1)
+    for number, job in enumerate(mail.reserve(limit=43)):
+        if job.body.endswith(b'"receipt"}'):
+            client.kill(job, error=ERRORS[number % 3 if number % 5 else 0].format(number=number))
+        else:
+            client.ack(job)
+
+
+def fill(client: duetime.Client, shop: str) -> str:
+    """A shop with orders, mails and reminders; answers the id of a job that has a story."""
+    fill_mail(client)
+    orders, reminders = client.queue("orders"), client.queue("reminders")
+    for number in range(240):
+        reminders.later(f"{(number * number) % 2700 + 700}s", {"customer": 1000 + number, "kind": "trial ends"})
     for number in range(9):
         orders.push({"order": 52000 + number})
     for number, job in enumerate(orders.reserve(limit=9)):
@@ -136,7 +164,10 @@ def fill(client: duetime.Client, shop: str) -> str:
     for number in range(5):
         orders.push({"order": 53000 + number})
     orders.reserve(limit=5, ttr="10m")
-    for key, name in (("order.paid", "Order paid"), ("trial.ends", "Trial ends")):
+    invoices = client.queue("invoices")
+    for number in range(18):
+        invoices.push({"invoice": f"2026-{number:04}", "amount": "129.00", "currency": "EUR"})
+    for key, name in (("order.paid", "Order paid"), ("trial.ends", "Trial ends"), ("stock.low", "")):
         Topics(client).add(key, f"{shop}/{key}", name=name, retry_if="{res.code} != 200", creator="ann")
         for number in range(30):
             Topics(client).add_job(key, {"order": str(52000 + number)})
@@ -168,6 +199,7 @@ def act(admin: str) -> None:
         http.post("rules", data={**queue, "max_jobs": "100000", "strict": "on"})
         http.post("pause", data=queue)
         http.post("resume", data=queue)
+        http.post("pause", data={**queue, "queue": "invoices"})
         http.post("add-address", data={"address": "ops@example.com"})
 
 

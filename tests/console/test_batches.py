@@ -7,6 +7,7 @@ import pytest
 
 import duetime
 from duetime.model.names import Queue
+from duetime.wire.job_output import output_names
 from duetime.wire.worker_beats import RunBeat, WorkerBeat, beat_name, beat_number, run_name
 from duetime.worker.batches import TaskBatch
 from duetime.worker.shared_counters import count, progress_name
@@ -73,8 +74,16 @@ def test_the_jobs_of_a_worker_show_how_far_they_are(boss: Visitor, client: dueti
     ):
         app.send(count("default", counter, 1, life_ms=25_000))
     app.send(count("default", progress_name(Queue("default", name), name), 42))
+    for counter in output_names(Queue("default", name), name, 1, ["reading A-17.png", "tile 7 of <48>"]):
+        app.send(count("default", counter, 1, life_ms=25_000))
     page = boss.get("workers").text
     assert "shop.resize" in page
     assert "42 %" in page
-    assert "42 %" in boss.get("job", pool="default", namespace="default", queue=name, id=name).text
+    assert "tile 7 of &lt;48&gt;" in page
+    assert "reading A-17.png" not in page
+    place = {"pool": "default", "namespace": "default", "queue": name, "id": name}
+    page = boss.get("job", **place).text
+    assert "42 %" in page
+    assert "reading A-17.png\ntile 7 of &lt;48&gt;</pre>" in page
     job.ack()
+    assert "Output" not in boss.get("job", **place).text

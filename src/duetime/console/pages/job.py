@@ -19,6 +19,7 @@ from duetime.model.ids import IdMaker
 from duetime.model.job import IfExists, Job, Lease, NewJob, Priority, State
 from duetime.model.names import check_attributes, check_id
 from duetime.model.when import EXAMPLES
+from duetime.wire.job_output import read_output
 from duetime.wire.payload import describe
 from duetime.wire.worker_beats import look_at_workers
 
@@ -36,6 +37,8 @@ async def show_job(visit: Visit) -> Response:
     if job is None and not timeline.lives:
         raise JobNotFound.of(job_id, queue)
     kind, text = body_text(job.body) if job else ("", "")
+    running = job if job is not None and job.state is State.LEASED else None
+    registry = visit.engine().store.registry
     tries = _with_last_error(timeline.tries, job)
     return visit.page(
         "job.html",
@@ -49,9 +52,10 @@ async def show_job(visit: Visit) -> Response:
         is_retrying=job is not None and job.state in (State.DELAYED, State.READY) and job.attempt > 0,
         error_name=name_error(job.error) if job and job.error else None,
         tries=[(one, fold_frames(one.error) if one.error else FoldedTrace("", 0)) for one in reversed(tries)],
-        worker=await _worker(visit, job) if job and job.state is State.LEASED else None,
-        progress=await read_progress(visit, pool, queue, job_id) if job and job.state is State.LEASED else 0,
-        running_s=(await visit.parts.live.running_s([(pool, job)]))[0] if job and job.state is State.LEASED else None,
+        worker=await _worker(visit, running) if running else None,
+        progress=await read_progress(visit, pool, queue, job_id) if running else 0,
+        output=(await read_output(registry, queue, job_id)).lines if running else [],
+        running_s=(await visit.parts.live.running_s([(pool, running)]))[0] if running else None,
         timeline=timeline,
     )
 

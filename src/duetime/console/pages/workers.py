@@ -10,12 +10,15 @@ from duetime.console.visit import Visit
 from duetime.engine.schedules import SCHEDULES
 from duetime.model.job import Job, State
 from duetime.model.names import Queue, check_namespace
+from duetime.wire.job_output import read_output
 from duetime.wire.payload import PAUSES, RESTARTS, UNKNOWN_TASKS, counter_name
 from duetime.wire.worker_beats import RunningJobOut, WorkerOut, look_at_workers
 
 RUNNING = 50
 SPACES = 20
 UNKNOWN = 50
+OUTPUTS = 20
+"""Of so many jobs the last line of the output is read."""
 
 
 class UnknownTaskLine(NamedTuple):
@@ -26,13 +29,21 @@ class UnknownTaskLine(NamedTuple):
     deliveries: int
 
 
+class RunningLine(NamedTuple):
+    """`percent` is how far the task said it is, 0 if it said nothing; `said` is the last line that it logged."""
+
+    job: RunningJobOut
+    percent: int
+    said: str
+
+
 class WorkerRow(NamedTuple):
-    """A worker of a namespace, with the jobs that it named in its last beat, and how far each is in percent."""
+    """A worker of a namespace, with the jobs that it named in its last beat."""
 
     pool: str
     namespace: str
     worker: WorkerOut
-    running: Sequence[tuple[RunningJobOut, int]]
+    running: Sequence[RunningLine]
 
 
 async def show_workers(visit: Visit) -> Response:
@@ -66,12 +77,18 @@ async def show_workers(visit: Visit) -> Response:
 
 async def _workers(visit: Visit, spaces: Sequence[tuple[str, str]]) -> list[WorkerRow]:
     found: list[WorkerRow] = []
+    outputs = 0
     for pool, namespace in spaces[:SPACES]:
         seen = await look_at_workers(visit.parts.pools.engine(pool).store.registry, namespace)
         for worker in seen.workers:
-            running = [
-                (job, await read_progress(visit, pool, Queue(namespace, job.queue), job.id)) for job in worker.running
-            ]
+            running: list[RunningLine] = []
+            for job in worker.running:
+                queue, said = Queue(namespace, job.queue), ""
+                if outputs < OUTPUTS:
+                    outputs += 1
+                    output = await read_output(visit.parts.pools.engine(pool).store.registry, queue, job.id)
+                    said = output.lines[-1] if output.lines else ""
+                running.append(RunningLine(job, await read_progress(visit, pool, queue, job.id), said))
             found.append(WorkerRow(pool, namespace, worker, running))
     return found
 
