@@ -1,7 +1,7 @@
 """Builds the documentation site: `make docs`, or `python tools/docs_site.py [FOLDER]`; build/site by default.
 
 The pages are the plain Markdown files of the repository. They are copied to a folder of their own first, because some
-stand beside docs/ and link to each other across it; README.md becomes the first page. The build is strict: a link
+are next to docs/ and link to each other across it. The build is strict: a link
 that leads nowhere, or a page that no menu has, is an error. `llms.txt` lists all pages with their first sentence, and
 `llms-full.txt` has their text.
 """
@@ -20,7 +20,6 @@ from mkdocs.config import load_config
 
 ROOT = Path(__file__).parents[1]
 BESIDE = {
-    "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security-policy.md",

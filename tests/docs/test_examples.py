@@ -1,16 +1,13 @@
-"""What the pages say works: every Python example runs, every command and setting exists, every link leads somewhere."""
+"""What the pages say works: every Python example runs, every setting exists, every link leads somewhere."""
 
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import duetime
-from duetime.cli.program import app
 from duetime.model.job import TRANSITIONS
 from duetime.model.settings import FIELDS, OTHER_VARIABLES, Settings, load, row, shown, variable
 
@@ -54,30 +51,6 @@ def test_the_readme_starts_with_one_sentence_two_commands_and_an_example() -> No
     assert "make run" in first_screen
     assert "make test" in first_screen
     assert "```python" in first_screen
-
-
-def commands() -> Iterator[Any]:
-    """Every `duetime ...` line in a shell block."""
-    for block in blocks("sh"):
-        [text] = block.values
-        for line in str(text).replace("\\\n", " ").splitlines():
-            if line.strip().startswith("duetime "):
-                yield pytest.param(line.strip(), id=f"{block.id} {line.strip()}")
-
-
-@pytest.mark.parametrize("line", list(commands()))
-def test_a_command_exists_with_its_options(line: str) -> None:
-    words = shlex.split(line, comments=True)[1:]
-    command: Any = typer.main.get_command(app)
-    while words and hasattr(command, "commands"):
-        assert words[0] in command.commands, f"there is no command {words[0]!r} in {line!r}"
-        command = command.commands[words.pop(0)]
-    known = {option for parameter in command.params for option in parameter.opts}
-    for word in words:
-        if word == "|":
-            break
-        if word.startswith("--"):
-            assert word.partition("=")[0] in known, f"{line!r} has no option {word!r}"
 
 
 def settings_table() -> list[list[str]]:
