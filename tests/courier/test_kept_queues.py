@@ -37,7 +37,7 @@ async def test_a_topic_that_is_added_while_its_removal_ends_has_a_kept_queue(wor
     await world.topic()
     await until(lambda: kept(world))
     topic = await world.topics.get(world.place("mail"))
-    lane = RemovedTopicLane(world.place("mail"), topic, world.courier._tools, world.topics)
+    lane = RemovedTopicLane(world.place("mail"), topic, world.courier._tools)
 
     assert await lane._round() is None
 

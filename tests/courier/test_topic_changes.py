@@ -52,7 +52,7 @@ async def test_who_has_not_heard_that_a_topic_is_back_leaves_its_jobs_alone(worl
     topic = await world.topic()
     place = world.place("mail")
     await world.courier._stop_reserving()
-    stale = RemovedTopicLane(place, topic, world.courier._tools, world.topics)
+    stale = RemovedTopicLane(place, topic, world.courier._tools)
     await world.add("1")
 
     await stale.run()
@@ -69,7 +69,7 @@ async def test_a_removed_topic_ends_also_if_a_job_is_deleted_meanwhile(
     await world.courier._stop_reserving()
     await world.add_many(3)
     await world.topics.remove(world.place("mail"))
-    lane, kill = RemovedTopicLane(world.place("mail"), topic, world.courier._tools, world.topics), world.engine.kill
+    lane, kill = RemovedTopicLane(world.place("mail"), topic, world.courier._tools), world.engine.kill
 
     async def delete_first(lease: Lease, *, error: str = "") -> Moved:
         if lease.id == "0":

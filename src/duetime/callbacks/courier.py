@@ -28,7 +28,6 @@ from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import TopicNotFound
 from duetime.model.priority_shares import DEFAULT_SHARES, Shares
 from duetime.model.topic import Status, Topic, host_of
-from duetime.stores.base import RulesChange
 
 if TYPE_CHECKING:
     from duetime.callbacks.caller import Caller
@@ -193,7 +192,7 @@ class Courier:
                     await self._open(address, topic, tools)
             for address, topic in removed.items():
                 if address not in self._lanes and address.pool in self._pools:
-                    self._run(RemovedTopicLane(address, topic, tools, self._topics))
+                    self._run(RemovedTopicLane(address, topic, tools))
         self._share_slots(topics)
 
     async def _make_tools(self) -> LaneTools:
@@ -204,6 +203,7 @@ class Courier:
         caller: Caller = module.Caller(AllowedTargets(self._options.allowed))
         self._caller = await caller.__aenter__()
         return LaneTools(
+            topics=self._topics,
             engine=self._pools.engine,
             leases=self._leases_in,
             caller=caller,
@@ -255,7 +255,7 @@ class Courier:
         log.warning("topic_halted", extra={"topic": address.key, "why": why})
         try:
             await self._topics.set_status(address, Status.OFFLINE, halted=why)
-            await self._pools.engine(address.pool).configure(address.queue, RulesChange(offline=True))
+            await self._topics.set_rules(self._pools.engine(address.pool), address)
         except TopicNotFound:
             return
 

@@ -1,9 +1,9 @@
 """Delivers the jobs of one topic: a lane reserves jobs, acquires slots, calls the receiver and reports the results.
 
 A lane waits at its queue for one job, without holding slots. When the job arrives, the lane acquires slots of the host
-and the process for it, and reserves as many jobs as there are free slots, until no more are ready. So a topic that is
-slow or broken fills its own limits and leaves room for the others. Jobs are acked only after their callback succeeded,
-many at a time.
+and the process for it. If a second job is ready then, the lane reserves as many jobs as there are free slots, until no
+more are ready. So a topic that is slow or broken fills its own limits and leaves room for the others. Jobs are acked
+only after their callback succeeded, many at a time.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from duetime.model.clock import Clock
 from duetime.model.condition import Condition, parse
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, Event, Lease
-from duetime.model.topic import Status, Topic, host_of
+from duetime.model.topic import Topic, host_of
 from duetime.stores.base import RulesChange
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class LaneHost:
 class LaneTools:
     """What all lanes of a process share."""
 
+    topics: TopicRegistry
     engine: Callable[[str], Engine]
     leases: Callable[[str], HeldLeases]
     caller: "Caller"
@@ -82,7 +83,7 @@ class TopicLane(Duty):
         self._leases = tools.leases(address.pool)
         self._calls = 0
         self._call_ended = asyncio.Event()
-        self._has_more = False
+        self._full_reserves = 0
         self._next_start = 0.0
         self.set_topic(topic)
 
@@ -111,20 +112,21 @@ class TopicLane(Duty):
             setting_rules.cancel()
 
     async def _set_rules(self) -> None:
-        """Mark the topic's queue as kept, because its totals are the topic's counts, and as offline while the topic is.
-        Every change of the topic does this, too, unless a part of the store was down.
-        """
-        rules = RulesChange(kept=True, offline=self.topic.status is Status.OFFLINE)
-        await self._tools.engine(self.address.pool).configure(self.address.queue, rules)
+        """Every change of the topic does this, too, unless a part of the store was down."""
+        await self._tools.topics.set_rules(self._tools.engine(self.address.pool), self.address)
 
     async def run_once(self) -> float:
-        """Reserve jobs and start their calls: as many as have free slots while more are ready, else the next one."""
+        """Reserve jobs and start their calls: one job, which is the cheapest call of a store, or as many as have free
+        slots after two reserves in a row that brought all they asked for.
+        """
         limit = await self._until_allowed()
-        limit, wait_ms = (limit, 0) if self._has_more else (1, PARK_MS)
+        if self._full_reserves < 2:
+            limit = 1
+        wait_ms = 0 if self._full_reserves else PARK_MS
         found = await self._tools.engine(self.address.pool).reserve(
             [self.address.queue], limit=limit, ttr_ms=self._tools.lease_ms, wait_ms=wait_ms
         )
-        self._has_more = len(found) == limit
+        self._full_reserves = self._full_reserves + 1 if len(found) == limit else 0
         for delivery in found:
             # The wait for a slot may be longer than a lease, so the lease is renewed meanwhile.
             self._leases.add(delivery.lease)
@@ -328,11 +330,10 @@ class TopicLane(Duty):
 class RemovedTopicLane:
     """Sends the jobs of a removed topic to the dead letters as they fall due; after the last it deletes the record."""
 
-    def __init__(self, address: TopicAddress, topic: Topic, tools: LaneTools, topics: TopicRegistry) -> None:
+    def __init__(self, address: TopicAddress, topic: Topic, tools: LaneTools) -> None:
         self.address = address
         self.topic = topic
         self._tools = tools
-        self._topics = topics
 
     async def run(self) -> None:
         """Returns when the last job is gone, or the topic was added again."""
@@ -343,15 +344,14 @@ class RemovedTopicLane:
         [counts] = await engine.store.counts([self.address.queue])
         if counts.delayed + counts.ready + counts.leased == 0:
             await engine.configure(self.address.queue, RulesChange(kept=False, offline=False))
-            await self._topics.forget(self.address)
-            if await self._topics.exists(self.address):
-                # The topic was added again meanwhile, so its queue must be kept again.
-                await engine.configure(self.address.queue, RulesChange(kept=True))
+            await self._tools.topics.forget(self.address)
+            # If the topic was added again meanwhile, its queue must be kept again.
+            await self._tools.topics.set_rules(engine, self.address)
             return None
         found = await engine.reserve(
             [self.address.queue], limit=MAX_RESERVED, ttr_ms=self._tools.lease_ms, wait_ms=min(PARK_MS, 60_000)
         )
-        if found and await self._topics.exists(self.address):
+        if found and await self._tools.topics.exists(self.address):
             # The topic was added again; as soon as this process sees that, a TopicLane delivers its jobs.
             for delivery in found:
                 with suppress(LeaseLost):

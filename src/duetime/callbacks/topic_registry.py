@@ -15,12 +15,14 @@ import msgspec
 from msgspec import structs
 
 from duetime.alerts.problems import KEY, SETTINGS, read_settings
+from duetime.engine.engine import Engine
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import InvalidRequest, TopicExists, TopicNotFound, VersionConflict
 from duetime.model.masking import mask
 from duetime.model.names import Queue, is_mail, is_mail_in
 from duetime.model.topic import NEW_SECRET, Status, Topic, check_topic
+from duetime.stores.base import RulesChange
 from duetime.stores.registry import Record, Registry
 
 KIND = "topic"
@@ -196,6 +198,22 @@ class TopicRegistry:
     async def forget(self, address: TopicAddress) -> None:
         """Delete the record of a removed topic, after its last job is gone."""
         await self._registry().delete(REMOVED_KIND, address.key)
+
+    async def set_rules(self, engine: Engine, address: TopicAddress) -> None:
+        """Give the topic's queue the rules that the record asks for: kept, because its totals are the topic's counts,
+        and offline while the topic is. Without a record the queue is not offline.
+
+        Processes do this concurrently, and one may be late. So rules are written only if they differ from the record
+        as it is now, and both are compared once more after that.
+        """
+        while True:
+            rules = await engine.configure(address.queue)
+            record = await self._registry().get(KIND, address.key)
+            is_kept = record is not None or rules.kept
+            is_offline = record is not None and _decode(record.value).status is Status.OFFLINE
+            if (rules.kept, rules.offline) == (is_kept, is_offline):
+                return
+            await engine.configure(address.queue, RulesChange(kept=is_kept, offline=is_offline))
 
     async def _record(self, address: TopicAddress) -> Record:
         record = await self._registry().get(KIND, address.key)

@@ -27,7 +27,6 @@ from duetime.model.errors import DuetimeError, InvalidTime, JobNotFound, TopicOf
 from duetime.model.job import IfExists, Moved, NewJob, QueueTotals, Totals, chunks
 from duetime.model.names import DEFAULT_POOL, Queue, check_id
 from duetime.model.topic import Status, Topic
-from duetime.stores.base import RulesChange
 from duetime.stores.registry import Registry
 from duetime.wire.convert import priority_out
 from duetime.wire.messages import CountersOut, SampleAnswerOut, SampleOut, SampleRequestOut, TopicCountsOut, TopicOut
@@ -97,7 +96,7 @@ class TopicService:
     async def add(self, address: TopicAddress, topic: Topic) -> TopicOut:
         """Add a topic; the answer shows its secret, if it has one."""
         added = await self.topics.add(address, topic)
-        await self._set_rules(address, RulesChange(kept=True, offline=False))
+        await self._set_rules(address)
         return await self._show(address, added, secret=added.secret)
 
     async def edit(self, address: TopicAddress, change: Mapping[str, Any]) -> TopicOut:
@@ -107,19 +106,19 @@ class TopicService:
 
     async def set_status(self, address: TopicAddress, status: Status) -> TopicOut:
         topic = await self.topics.set_status(address, status)
-        await self._set_rules(address, RulesChange(offline=status is Status.OFFLINE))
+        await self._set_rules(address)
         return await self._show(address, topic)
 
     async def remove(self, address: TopicAddress) -> TopicOut:
         """Remove the topic; the answer shows it as it was."""
         topic = await self.topics.remove(address)
-        await self._set_rules(address, RulesChange(offline=False))
+        await self._set_rules(address)
         return await self._show(address, topic)
 
-    async def _set_rules(self, address: TopicAddress, change: RulesChange) -> None:
-        """Set rules of the topic's queue. If its pool does not answer, the courier will do it."""
+    async def _set_rules(self, address: TopicAddress) -> None:
+        """If the topic's pool does not answer, the courier will do it."""
         try:
-            await self._engine(address.pool).configure(address.queue, change)
+            await self.topics.set_rules(self._engine(address.pool), address)
         except DuetimeError as error:
             log.warning("rules_not_set", extra={"topic": address.key, "error": error.message})
 
