@@ -10,6 +10,7 @@ import pytest
 import duetime
 from duetime.model.errors import InvalidId, InvalidRequest, InvalidSettings, InvalidTime
 from duetime.model.job import Event, IfExists, NewJob, State
+from duetime.stores.base import RulesChange
 from tests.plugins.serving import serving
 
 Misuse = Callable[[Any], object]
@@ -73,6 +74,28 @@ def client(request: pytest.FixtureRequest) -> Iterator[duetime.Client]:
         (lambda queue: queue.purge(["redy"]), InvalidRequest, "delayed, ready, leased or dead"),
         (lambda queue: queue.cancel(5), InvalidId, "5"),
         (lambda queue: queue.get(""), InvalidId, "1 to"),
+        (lambda queue: queue.bulk(None), InvalidRequest, "jobs must be a list, got None"),
+        (lambda queue: queue.ack(None), InvalidRequest, "leases must be a list, got None"),
+        (lambda queue: queue.ack([None]), InvalidRequest, "leased job must be .*, got None"),
+        (lambda queue: queue.ack("abc"), InvalidRequest, "leases must be a list, got 'abc'"),
+        (lambda queue: queue.pop(ack="abc"), InvalidRequest, "leased job must be .*, got 'abc'"),
+        (lambda queue: queue.finish(None), InvalidRequest, "finishes must be a list, got None"),
+        (lambda queue: queue.finish([5]), InvalidRequest, "Finish, got 5"),
+        (lambda queue: queue.get([]), InvalidId, r"must be text, got \[\]"),
+        (lambda queue: queue.get_many("abc"), InvalidRequest, "ids must be a list, got 'abc'"),
+        (lambda queue: queue.results(None), InvalidRequest, "ids must be a list, got None"),
+        (lambda queue: queue.dead.respawn("abc"), InvalidRequest, "ids must be a list, got 'abc'"),
+        (lambda queue: queue.dead.respawn(tries="5"), InvalidRequest, "tries must be"),
+        (lambda queue: queue.dead.delete("abc"), InvalidRequest, "ids must be a list, got 'abc'"),
+        (lambda queue: queue.dead.clear(limit="5"), InvalidRequest, "limit must be a whole number"),
+        (lambda queue: queue.purge("ready"), InvalidRequest, "states must be a list, got 'ready'"),
+        (lambda queue: queue.purge(limit=0), InvalidRequest, "limit must be a whole number"),
+        (lambda queue: queue.list_jobs("ready", cursor=5), InvalidRequest, "cursor must be"),
+        (lambda queue: queue.list_jobs("ready", cursor="\ud800"), InvalidRequest, "cursor must be"),
+        (lambda queue: queue.due_histogram(None), InvalidRequest, "edges must be a list, got None"),
+        (lambda queue: queue.due_histogram(["x", "y"]), InvalidRequest, "edge must be a whole number"),
+        (lambda queue: queue.configure(5), InvalidRequest, "RulesChange, got 5"),
+        (lambda queue: queue.configure(RulesChange(max_jobs="x")), InvalidRequest, "max_jobs"),  # type: ignore[arg-type]
     ],
 )
 def test_a_mistake_is_refused_and_nothing_is_pushed(
@@ -83,6 +106,31 @@ def test_a_mistake_is_refused_and_nothing_is_pushed(
         misuse(queue)
     assert type(caught.value) is kind
     assert queue.counts().total == 0
+
+
+def test_a_list_of_queues_is_no_text(client: duetime.Client) -> None:
+    with pytest.raises(InvalidRequest, match="queues must be a list, got 'mail'"):
+        client.reserve("mail")
+
+
+@pytest.mark.parametrize("settle", ["ack", "release", "give_back", "kill", "extend"])
+@pytest.mark.parametrize("leased", [None, 5, "a-job"])
+def test_what_is_no_lease_settles_nothing(client: duetime.Client, settle: str, leased: Any) -> None:
+    with pytest.raises(InvalidRequest, match="leased job must be a job from pop"):
+        getattr(client, settle)(leased)
+
+
+@pytest.mark.parametrize("settle", ["release", "kill"])
+def test_the_error_of_a_job_is_text(client: duetime.Client, settle: str) -> None:
+    queue = client.queue("errors")
+    queue.push("x", id="x")
+    [job] = queue.reserve()
+    with pytest.raises(InvalidRequest, match="error must be text, got None"):
+        getattr(client, settle)(job, error=None)
+    # The name of a file may hold what no UTF-8 can say, and so may the exception that names it.
+    getattr(client, settle)(job, error="no such file: \udcff")
+    assert queue.get("x").error == "no such file: ?"
+    queue.purge()
 
 
 @pytest.mark.parametrize("name", [5, None, b"mail", "", "a/b"])

@@ -6,7 +6,7 @@ tests/docs/test_collections_page.py wants every method of the tables in docs/col
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,11 @@ from duetime import (
 )
 from duetime.client.client import QueueClient
 from duetime.client.reliable_queue import MessageCounts
+from duetime.model.errors import InvalidId, InvalidRequest
 from tests.plugins.serving import serving
+
+D: Any = duetime
+"""The package without its types, for calls that they refuse."""
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +114,65 @@ def test_a_delayed_value_with_a_ttl_is_gone_after_it(client: duetime.Client) -> 
 
 
 # --- the blocking queue
+
+
+@pytest.mark.parametrize(
+    ("misuse", "kind", "says"),
+    [
+        (lambda c: D.BlockingQueue(c, "bad").offer(object()), InvalidRequest, "written as JSON"),
+        (lambda c: D.BlockingQueue(c, "bad").offer("\ud800"), InvalidRequest, "written as JSON"),
+        (lambda c: D.BlockingQueue(c, "bad").offer("x", id=5), InvalidId, "must be text, got 5"),
+        (lambda c: D.BlockingQueue(c, "bad").remove_all(None), InvalidRequest, "values must be a list, got None"),
+        (
+            lambda c: D.BlockingQueue(c, "bad").contains_all("ab"),
+            InvalidRequest,
+            "values must be a list, got 'ab'",
+        ),
+        (
+            lambda c: D.BlockingQueue(c, "bad").poll_from_any("ab"),
+            InvalidRequest,
+            "names must be a list, got 'ab'",
+        ),
+        (
+            lambda c: D.BlockingQueue(c, "bad").poll_last_from_any(5),
+            InvalidRequest,
+            "names must be a list, got 5",
+        ),
+        (lambda c: D.BlockingQueue(c, "bad").drain_to([], "5"), InvalidRequest, "limit must be a whole number"),
+        (lambda c: D.BlockingQueue(c, "bad").move("other", None), InvalidRequest, "count must be a whole number"),
+        (lambda c: D.BlockingQueue(c, "bad").add_listener("x", print), InvalidRequest, "event must be"),
+        (lambda c: D.DelayedQueue(c, "bad").get("0"), InvalidRequest, "index must be a whole number"),
+        (lambda c: D.DelayedQueue(c, "bad").poll_many(2.5), InvalidRequest, "limit must be a whole number"),
+        (lambda c: D.ReliableQueue(c, "bad", 5), InvalidRequest, "settings must be a QueueSettings, got 5"),
+        (
+            lambda c: D.ReliableQueue(c, "bad", D.QueueSettings(delivery_limit="3")),
+            InvalidRequest,
+            "delivery_limit",
+        ),
+        (lambda c: D.ReliableQueue(c, "bad", QueueSettings(delay="soon")), duetime.InvalidTime, "soon"),
+        (lambda c: D.ReliableQueue(c, "bad").change(delivery=3), TypeError, "did you mean 'delivery_limit'"),
+        (lambda c: D.ReliableQueue(c, "bad").add("x", ttl="1h"), TypeError, "no option 'ttl'"),
+        (lambda c: D.ReliableQueue(c, "bad").add("x", priority="high"), InvalidRequest, "priority must be"),
+        (lambda c: D.ReliableQueue(c, "bad").add("x", id=5), InvalidId, "must be text, got 5"),
+        (
+            lambda c: D.ReliableQueue(c, "bad").add("x", options={"id": "a"}),
+            InvalidRequest,
+            "a MessageOptions, got",
+        ),
+        (lambda c: D.ReliableQueue(c, "bad").add_many("ab"), InvalidRequest, "values must be a list, got 'ab'"),
+        (lambda c: D.ReliableQueue(c, "bad").poll_many(None), InvalidRequest, "count must be a whole number"),
+        (lambda c: D.ReliableQueue(c, "bad").add_listener("gone", print), InvalidRequest, "event must be one of"),
+        (lambda c: D.ReliableQueue(c, "bad").get([]), InvalidId, "must be text"),
+        (lambda c: D.ReliableQueue(c, "bad").acknowledge(None), InvalidRequest, "leased job must be"),
+    ],
+)
+def test_a_mistake_is_refused_and_adds_nothing(
+    client: duetime.Client, misuse: Callable[[duetime.Client], object], kind: type[Exception], says: str
+) -> None:
+    with pytest.raises(kind, match=says) as caught:
+        misuse(client)
+    assert type(caught.value) is kind
+    assert client.queue("bad").counts().total == 0
 
 
 def test_ready_values_first_in_first_out(client: duetime.Client) -> None:

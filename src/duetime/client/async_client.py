@@ -154,7 +154,7 @@ class AsyncClient:
         self, queues: Sequence[str], *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0
     ) -> list[AsyncLeasedJob]:
         """Lease up to `limit` jobs from the queues, in their order; wait for the first one."""
-        names = [check_queue(self.namespace, name) for name in queues]
+        names = [check_queue(self.namespace, name) for name in checks.items("queues", queues)]
         found = await self.send(calls.reserve(self.namespace, names, limit, ttr, wait))
         return [AsyncLeasedJob(self, delivery) for delivery in found]
 

@@ -9,17 +9,20 @@ if its consumer dies, and is gone only when it is acknowledged.
         send(taken.value)
 """
 
+import sys
 import time
 from asyncio import sleep
 from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence, Sequence
 from typing import Any, NoReturn
 
 from duetime.client.async_client import AsyncClient, AsyncLeasedJob, AsyncQueueClient
+from duetime.client.checks import items
 from duetime.client.collection_base import TTR_S, AsyncListeners, AsyncOnly, Codec, JsonCodec
 from duetime.model.backoff import Outage
 from duetime.model.clock import Duration, duration_ms
-from duetime.model.errors import JobNotFound, StoreUnavailable
-from duetime.model.job import STEP_JOBS, Delivery, IfExists, Job, NewJob, State
+from duetime.model.errors import InvalidRequest, JobNotFound, StoreUnavailable
+from duetime.model.job import STEP_JOBS, Delivery, IfExists, Job, NewJob, State, check_whole
+from duetime.model.names import check_id
 from duetime.stores.base import QueueRules
 
 UNLIMITED_TRIES = 0
@@ -57,7 +60,7 @@ class AsyncCollection(AsyncOnly):
         self._codec = codec or JsonCodec()
 
     async def _offer(self, value: Any, delay_ms: int, job_id: str | None, ttl_ms: int = 0) -> str:
-        job_id = job_id or self._client.make_id()
+        job_id = self._client.make_id() if job_id is None else check_id(job_id)
         job = NewJob(job_id, self._codec.encode(value), delay_ms, ttl_ms=ttl_ms, tries=UNLIMITED_TRIES)
         [moved] = await self._queue.bulk([job], if_exists=IfExists.KEEP)
         return moved.id
@@ -140,16 +143,16 @@ class AsyncCollection(AsyncOnly):
     async def contains_all(self, values: Iterable[Any]) -> bool:
         """Whether each of the values is there. Looks at all that are there, once."""
         there = {job.body async for job in self._jobs()}
-        return all(self._codec.encode(value) in there for value in values)
+        return all(self._codec.encode(value) in there for value in items("values", values))
 
     async def remove_all(self, values: Iterable[Any]) -> bool:
         """Remove everything that equals one of the values; whether anything was removed."""
-        gone = {self._codec.encode(value) for value in values}
+        gone = {self._codec.encode(value) for value in items("values", values)}
         return await self._remove_where(lambda body: body in gone) > 0
 
     async def retain_all(self, values: Iterable[Any]) -> bool:
         """Remove everything that equals none of the values; whether anything was removed."""
-        kept = {self._codec.encode(value) for value in values}
+        kept = {self._codec.encode(value) for value in items("values", values)}
         return await self._remove_where(lambda body: body not in kept) > 0
 
     async def _remove_where(self, is_unwanted: Callable[[bytes], bool]) -> int:
@@ -221,6 +224,7 @@ class AsyncDelayedQueue(AsyncCollection):
     async def poll_many(self, limit: int) -> list[Any]:
         """As `poll`, for up to `limit` values: Redisson's poll(limit)."""
         taken: list[Any] = []
+        limit = check_whole("limit", limit, 0, sys.maxsize)
         while len(taken) < limit:
             page = await self._queue.list_jobs(State.DELAYED, limit=min(limit - len(taken), STEP_JOBS))
             if not page.jobs:
@@ -250,6 +254,8 @@ class AsyncDelayedQueue(AsyncCollection):
         """The value at a place in the order in which they are due; -1 is the last. Raises IndexError. Reads the values
         before it, too.
         """
+        if type(index) is not int:
+            raise InvalidRequest(f"index must be a whole number, got {index!r:.40}")
         left = index if index >= 0 else index + await self.size()
         cursor = None
         while left >= 0:
@@ -324,7 +330,9 @@ class AsyncBlockingQueue(AsyncCollection, AsyncListeners):
         self, names: Sequence[str], timeout: Duration = 0, *, limit: int = 1, ttr: Duration = TTR_S
     ) -> list[AsyncTaken]:
         """Up to `limit` values of this queue or the named ones, in this order; `taken.queue` tells whose each is."""
-        jobs = await self._client.reserve([self._queue.name.name, *names], limit=limit, ttr=ttr, wait=timeout)
+        jobs = await self._client.reserve(
+            [self._queue.name.name, *items("names", names)], limit=limit, ttr=ttr, wait=timeout
+        )
         return [await self._taken(job.delivery) for job in jobs]
 
     async def poll_last_from_any(self, names: Sequence[str] = (), timeout: Duration = 0) -> tuple[str, Any] | None:
@@ -332,7 +340,7 @@ class AsyncBlockingQueue(AsyncCollection, AsyncListeners):
         None if there is none in time. It is removed before it is returned, and looked for among all that are there.
         """
         deadline = time.monotonic() + duration_ms(timeout) / 1000
-        queues = [self, *(AsyncBlockingQueue(self._client, name, self._codec) for name in names)]
+        queues = [self, *(AsyncBlockingQueue(self._client, name, self._codec) for name in items("names", names))]
         while True:
             for queue in queues:
                 for job in reversed(await queue._by_age()):
@@ -347,6 +355,7 @@ class AsyncBlockingQueue(AsyncCollection, AsyncListeners):
         here: a crash in between leaves it in both.
         """
         target, moved = self._client.queue(name), 0
+        count = check_whole("count", count, 0, sys.maxsize)
         while moved < count:
             jobs = await self._queue.reserve(limit=min(count - moved, STEP_JOBS))
             if not jobs:
@@ -389,6 +398,8 @@ class AsyncBlockingQueue(AsyncCollection, AsyncListeners):
     async def drain_to(self, target: MutableSequence[Any], limit: int | None = None) -> int:
         """Move values that are due to the end of `target`, acknowledged; answers how many."""
         moved = 0
+        if limit is not None:
+            check_whole("limit", limit, 0, sys.maxsize)
         while limit is None or moved < limit:
             want = STEP_JOBS if limit is None else min(limit - moved, STEP_JOBS)
             deliveries = await self._queue.reserve(limit=want)

@@ -24,7 +24,7 @@ from duetime.client.call import (
     then,
 )
 from duetime.client.leased_job import JobInHand
-from duetime.model.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
+from duetime.model.clock import MAX_INSTANT, Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.model.job import (
     STEP_JOBS,
@@ -37,12 +37,13 @@ from duetime.model.job import (
     NewJob,
     QueueTotals,
     State,
+    check_tries,
     check_whole,
     chunks,
     payload_bytes,
 )
 from duetime.model.names import Queue
-from duetime.stores.base import Mark, Page, Push, Pushed, QueueRules, RulesChange
+from duetime.stores.base import Cursor, Mark, Page, Push, Pushed, QueueRules, RulesChange
 from duetime.stores.finishes import Finish, Finished, KeptResult
 from duetime.wire import convert, messages
 
@@ -158,14 +159,14 @@ def cancel(queue: Queue, ids: Sequence[str]) -> Call[list[Result]]:
     async def run(engine: "Engine") -> list[Result]:
         return list(await engine.cancel(queue, ids))
 
-    ids = [checks.job_id(one) for one in ids]
+    ids = checks.job_ids(ids)
     return Call(lambda: post_request(queue, "cancel", messages.IdsIn(ids)), _results, run, repeatable=True)
 
 
 def reschedule(queue: Queue, ids: Sequence[str], delay: Duration | None, due_at: Instant | None) -> Call[list[Result]]:
     if (delay is None) == (due_at is None):
         raise InvalidRequest("give delay or due_at")
-    ids = [checks.job_id(one) for one in ids]
+    ids = checks.job_ids(ids)
     wait_ms = 0 if delay is None else delay_ms(delay)
     at = None if due_at is None else instant_ms(due_at)
 
@@ -210,7 +211,7 @@ def reserve(namespace: str, queues: Sequence[Queue], limit: int, ttr: Duration, 
 
 def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
     """One answer per lease: what happened, LeaseLost, or None where the job was gone already."""
-    held = [lease_of(one) for one in leases]
+    held = [lease_of(one) for one in checks.items("leases", leases)]
 
     async def run(engine: "Engine") -> list[Result]:
         return list(await engine.ack(held))
@@ -230,6 +231,8 @@ def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
 
 def finish(queue: Queue, finishes: Sequence[Finish]) -> Call[list[Finished | DuetimeError | None]]:
     """One answer per finish: what happened, LeaseLost or another refusal, or None where the job was gone already."""
+    for one in checks.items("finishes", finishes):
+        checks.instance("each of the finishes", one, Finish)
 
     def parse(reply: bytes) -> list[Finished | DuetimeError | None]:
         return [convert.finished(one) for one in decode(reply, messages.FinishesOut).results]
@@ -245,7 +248,7 @@ def finish(queue: Queue, finishes: Sequence[Finish]) -> Call[list[Finished | Due
 
 def results(queue: Queue, ids: Sequence[str], wait: Duration) -> Call[list[KeptResult | None]]:
     """Results of at most MAX_RESULTS jobs, in the order of the ids."""
-    ids, wait_ms = [checks.job_id(one) for one in ids], duration_ms(wait)
+    ids, wait_ms = checks.job_ids(ids), duration_ms(wait)
     check_whole("the number of ids", len(ids), 0, messages.MAX_RESULTS)
 
     def parse(reply: bytes) -> list[KeptResult | None]:
@@ -261,7 +264,7 @@ def results(queue: Queue, ids: Sequence[str], wait: Duration) -> Call[list[KeptR
 
 
 def release(leased: Leased, delay: Duration, error: str) -> Call[Moved]:
-    lease, delay_ms = lease_of(leased), duration_ms(delay)
+    lease, delay_ms, error = lease_of(leased), duration_ms(delay), checks.error_text(error)
 
     message = messages.ReleaseIn(convert.lease_ref(lease), f"{delay_ms}ms", error)
     return Call(
@@ -284,7 +287,7 @@ def give_back(leased: Leased, delay: Duration | None = None) -> Call[Moved]:
 
 
 def kill(leased: Leased, error: str) -> Call[Moved]:
-    lease = lease_of(leased)
+    lease, error = lease_of(leased), checks.error_text(error)
 
     message = messages.KillIn(convert.lease_ref(lease), error)
     return Call(
@@ -307,7 +310,11 @@ def extend(leased: Leased, ttr: Duration) -> Call[int]:
 
 
 def lease_of(leased: Leased) -> Lease:
-    return leased if isinstance(leased, Lease) else leased.lease
+    if isinstance(leased, Lease):
+        return leased
+    if isinstance(leased, JobInHand | Delivery):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return leased.lease
+    raise InvalidRequest(f"leased job must be a job from pop() or reserve(), or its lease, got {leased!r:.60}")
 
 
 def _held(leased: Sequence[Leased]) -> list[Lease | Delivery]:
@@ -336,7 +343,7 @@ def parks(timeout: Duration | None) -> Iterator[str]:
 
 def get(queue: Queue, ids: Sequence[str]) -> Call[list[Job | None]]:
     """Jobs by distinct ids, from the first id on: an answer ends at a bound, and `Lookup` asks for the rest."""
-    ids = [checks.job_id(one) for one in ids]
+    ids = checks.job_ids(ids)
 
     async def run(engine: "Engine") -> list[Job | None]:
         return list(await engine.store.get(queue, ids))
@@ -361,6 +368,8 @@ def get_one(queue: Queue, job_id: str) -> Call[Job]:
 def list_jobs(queue: Queue, state: State | StateWord, cursor: str | None, limit: int) -> Call[Page]:
     state = checks.state(state)
     limit = check_whole("limit", limit, 1, messages.MAX_LIST)
+    if cursor is not None:
+        Cursor.parse(cursor)
 
     return Call(
         lambda: get_request(queue_path(queue, "jobs"), state=state, cursor=cursor, limit=limit),
@@ -457,6 +466,8 @@ def totals(queue: Queue) -> Call[QueueTotals]:
 
 
 def due_histogram(queue: Queue, edges: Sequence[int]) -> Call[list[int]]:
+    edges = [check_whole("edge", edge, 0, MAX_INSTANT) for edge in checks.items("edges", edges)]
+
     async def run(engine: "Engine") -> list[int]:
         return list(await engine.store.due_histogram(queue, edges))
 
@@ -483,7 +494,8 @@ def oldest(status: QueueStatus) -> int | None:
 def respawn(queue: Queue, ids: Sequence[str] | None, limit: int, ttl: Duration, tries: int | None) -> Call[list[Moved]]:
     ttl_ms = duration_ms(ttl)
     limit = check_whole("limit", limit, 1, messages.MAX_RESPAWN)
-    ids = None if ids is None else [checks.job_id(one) for one in ids]
+    ids = None if ids is None else checks.job_ids(ids)
+    tries = None if tries is None else check_tries(tries)
 
     def request() -> Request:
         return post_request(queue, "respawn", messages.RespawnIn(ids, limit, f"{ttl_ms}ms", tries))
@@ -496,7 +508,9 @@ def respawn(queue: Queue, ids: Sequence[str] | None, limit: int, ttl: Duration, 
 
 
 def purge(queue: Queue, states: Sequence[State | StateWord], limit: int | None) -> Call[int]:
-    states = [checks.state(one) for one in states]
+    states = [checks.state(one) for one in checks.items("states", states)]
+    if limit is not None:
+        check_whole("limit", limit, 1, messages.MAX_CAP)
 
     return Call(
         lambda: post_request(queue, "purge", messages.PurgeIn(states, limit)),
@@ -507,6 +521,13 @@ def purge(queue: Queue, states: Sequence[State | StateWord], limit: int | None) 
 
 
 def configure(queue: Queue, change: RulesChange | None) -> Call[QueueRules]:
+    if change is not None:
+        checks.instance("change", change, RulesChange)
+        try:
+            msgspec.convert(msgspec.to_builtins(change), messages.RulesIn)
+        except (msgspec.ValidationError, TypeError) as error:
+            raise InvalidRequest(str(error)) from None
+
     def request() -> Request:
         if change is None:
             return get_request(queue_path(queue, "rules"))
@@ -559,8 +580,8 @@ class Lookup:
 
     def __init__(self, queue: Queue, ids: Sequence[str]) -> None:
         self._queue = queue
-        self._ids = list(ids)
-        self._left = list(dict.fromkeys(ids))
+        self._ids = checks.job_ids(ids)
+        self._left = list(dict.fromkeys(self._ids))
         self._found: dict[str, Job | None] = {}
 
     def next_call(self) -> Call[list[Job | None]] | None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-from duetime.model.errors import InvalidId, InvalidRequest
+from duetime.model.errors import InvalidRequest
 from duetime.model.job import IfExists, Priority, State
 from duetime.model.names import check_id
 
@@ -23,10 +23,29 @@ def check_options(given: Iterable[str], known: Collection[str]) -> None:
             raise TypeError(f"there is no option {name!r}{hint}")
 
 
-def job_id(value: Any) -> str:
-    if not isinstance(value, str):
-        raise InvalidId(f"job id must be text, got {value!r}")
-    return check_id(value)
+def items(what: str, values: Any) -> Iterable[Any]:
+    """Raises InvalidRequest for what is not a list, and for text, whose characters would be taken for the items."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise InvalidRequest(f"{what} must be a list, got {values!r:.40}; one item is a list of one")
+    return values  # pyright: ignore[reportUnknownVariableType]
+
+
+def instance(what: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidRequest(f"{what} must be a {kind.__name__}, got {value!r:.40}")
+
+
+def job_ids(values: Any) -> list[str]:
+    return [check_id(one) for one in items("ids", values)]
+
+
+def error_text(error: Any) -> str:
+    """What a job failed with. Characters that UTF-8 cannot encode are replaced, so that no job fails to be released
+    because its error cannot be sent.
+    """
+    if not isinstance(error, str):
+        raise InvalidRequest(f"error must be text, got {error!r:.40}")
+    return error.encode(errors="replace").decode()
 
 
 def priority(value: Any) -> Priority:

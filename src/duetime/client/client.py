@@ -153,7 +153,7 @@ class Client:
         self, queues: Sequence[str], *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0
     ) -> list[LeasedJob]:
         """Lease up to `limit` jobs from the queues, in their order; wait for the first one."""
-        names = [check_queue(self.namespace, name) for name in queues]
+        names = [check_queue(self.namespace, name) for name in checks.items("queues", queues)]
         found = self.send(calls.reserve(self.namespace, names, limit, ttr, wait))
         return [LeasedJob(self, delivery) for delivery in found]
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from duetime.client.call import Call
 from duetime.client.calls import ClientLeases
+from duetime.client.job_building import encode_json
 from duetime.consumer.held_leases import Answer, HeldLeases
 from duetime.duties import run_duty
 from duetime.model.backoff import Outage
 from duetime.model.clock import Duration, duration_ms
-from duetime.model.errors import DuetimeError
+from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.job import DEFAULT_TTR_MS, Lease
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class JsonCodec:
     """Values as compact JSON with sorted keys, so that equal values are equal bytes."""
 
     def encode(self, value: Any) -> bytes:
-        return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+        return encode_json(value, sort_keys=True)
 
     def decode(self, data: bytes) -> Any:
         return json.loads(data)
@@ -57,10 +58,17 @@ class AsyncListeners:
         """Call `listener` with every value that is added, or removed for good, through this object. A value that is
         held is removed when it is acknowledged.
         """
-        self._listeners[event].append(listener)
+        self._of(event).append(listener)
 
     def remove_listener(self, event: ListenerEvent, listener: Callable[[Any], None]) -> None:
-        self._listeners[event].remove(listener)
+        """Does nothing if the listener was not added."""
+        with suppress(ValueError):
+            self._of(event).remove(listener)
+
+    def _of(self, event: ListenerEvent) -> list[Callable[[Any], None]]:
+        if event not in ("added", "removed"):
+            raise InvalidRequest(f"event must be 'added' or 'removed', got {event!r:.40}")
+        return self._listeners[event]
 
     def _notify(self, event: ListenerEvent, value: Any) -> None:
         for listener in self._listeners[event]:

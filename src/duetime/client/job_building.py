@@ -9,6 +9,7 @@ from duetime.client import checks
 from duetime.model.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.model.errors import InvalidRequest
 from duetime.model.job import DEFAULT_TRIES, IfExists, NewJob, Priority, check_tries
+from duetime.model.names import check_id
 
 Body = bytes | str | int | float | bool | None | Mapping[str, Any] | Sequence[Any]
 """Bytes as they are, text as UTF-8, anything else as JSON."""
@@ -24,9 +25,10 @@ def encode_body(body: Body) -> bytes:
             return encode_json(body, "the body")
 
 
-def encode_json(value: Any, what: str = "the value") -> bytes:
+def encode_json(value: Any, what: str = "the value", *, sort_keys: bool = False) -> bytes:
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=sort_keys, separators=(",", ":"))
+        return text.encode()
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"{what} cannot be written as JSON: {error}") from None
 
@@ -72,7 +74,7 @@ def _new_job(body: Body, options: JobFields, make_id: Callable[[], str]) -> NewJ
     if delay is not None and due_at is not None:
         raise InvalidRequest.not_both("delay", "due_at")
     return NewJob(
-        checks.job_id(options["id"]) if "id" in options else make_id(),
+        check_id(options["id"]) if "id" in options else make_id(),
         encode_body(body),
         delay_ms=0 if delay is None else delay_ms(delay),
         due_at=None if due_at is None else instant_ms(due_at),
@@ -105,8 +107,7 @@ def as_jobs(jobs: Iterable[Body | NewJob], options: JobFields, make_id: Callable
     """Jobs of a list; a bare body takes the options. Raises InvalidRequest for what is one body, not a list of them,
     and for an id that would be that of several jobs.
     """
-    if isinstance(jobs, str | bytes | Mapping):
-        raise InvalidRequest(f"jobs must be a list, got {jobs!r:.40}; one job is a list of one")
+    jobs = checks.items("jobs", jobs)
     if "id" in options:
         jobs = list(jobs)
         if (bare := sum(not isinstance(job, NewJob) for job in jobs)) > 1:
@@ -115,7 +116,8 @@ def as_jobs(jobs: Iterable[Body | NewJob], options: JobFields, make_id: Callable
 
 
 def _checked(job: NewJob) -> NewJob:
-    """The job as it is. Raises InvalidTime for a due time that the same job could not have through a server."""
+    """Returns the job. Raises InvalidId, or InvalidTime for a due time that a server would refuse."""
+    check_id(job.id)
     if job.due_at is not None:
         instant_ms(job.due_at)
     return job

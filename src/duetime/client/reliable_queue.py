@@ -13,20 +13,35 @@ are about messages (delivery limit, visibility, ttl, delay, mode) belong to the 
 
 import hashlib
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from duetime.client import calls
+from duetime.client import calls, checks
 from duetime.client.client import Client, LeasedJob
 from duetime.client.collections import Codec, Collection, Taken
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import InvalidRequest, LeaseLost, QueueFull, StoreUnavailable, TopicOffline
-from duetime.model.job import MAX_BODY, STEP_JOBS, Delivery, IfExists, Job, NewJob, Priority, State
+from duetime.model.job import (
+    MAX_BODY,
+    MAX_TRIES,
+    STEP_JOBS,
+    Delivery,
+    IfExists,
+    Job,
+    NewJob,
+    Priority,
+    State,
+    check_whole,
+)
+from duetime.model.names import check_id
 from duetime.stores.base import Mark, QueueRules, RulesChange
+from duetime.wire.messages import MAX_CAP
 
 PAUSE_S = 0.05
 """Time between two polls of a queue that is full, or whose only message another consumer has."""
@@ -129,8 +144,12 @@ class ReliableQueue(Collection):
 
     def configure(self, settings: QueueSettings) -> QueueRules:
         """Use these settings from now on; the caps are set for everybody who uses the queue."""
-        if settings.delivery_limit < 0 or settings.max_size < 0 or not 0 <= settings.max_message_size <= MAX_BODY:
-            raise InvalidRequest(f"limits must not be negative, and a message must have at most {MAX_BODY} bytes")
+        checks.instance("settings", settings, QueueSettings)
+        check_whole("delivery_limit", settings.delivery_limit, 0, MAX_TRIES)
+        check_whole("max_size", settings.max_size, 0, MAX_CAP)
+        check_whole("max_message_size", settings.max_message_size, 0, MAX_BODY)
+        for duration in (settings.visibility, settings.time_to_live, settings.delay):
+            duration_ms(duration)
         rules = self._queue.configure(RulesChange(max_jobs=settings.max_size, max_body=settings.max_message_size))
         self._settings = settings
         self._tell(QueueEvent.CONFIGURED, settings)
@@ -138,6 +157,7 @@ class ReliableQueue(Collection):
 
     def change(self, **settings: Any) -> QueueRules:
         """Change some settings while the queue is in use."""
+        checks.check_options(settings, QueueSettings.__annotations__.keys())
         return self.configure(replace(self._settings, **settings))
 
     def disable(self, operation: Operation) -> None:
@@ -161,14 +181,18 @@ class ReliableQueue(Collection):
         """Add a message and answer its id. If the queue is full, wait up to the timeout for room, then answer None.
         Fields of MessageOptions may be given by name. Raises TopicOffline if adding is disabled.
         """
-        added = self.add_many([value], timeout=timeout, options=replace(options or MessageOptions(), **more))
+        checks.check_options(more, MessageOptions.__annotations__.keys())
+        options = options or MessageOptions()
+        checks.instance("options", options, MessageOptions)
+        added = self.add_many([value], timeout=timeout, options=replace(options, **more))
         return added[0] if added else None
 
     def add_many(
         self, values: Sequence[Any], *, timeout: Duration = 0, options: MessageOptions | None = None
     ) -> list[str]:
         """Add all messages in one step, or none (an empty list) if there is no room for them within the timeout."""
-        chosen = options or MessageOptions()
+        chosen, values = options or MessageOptions(), list(checks.items("values", values))
+        checks.instance("options", chosen, MessageOptions)
         if len(values) > STEP_JOBS or (len(values) > 1 and (chosen.id or chosen.deduplicate_by)):
             raise InvalidRequest(f"add must have at most {STEP_JOBS} messages, and only one if it has an id")
         jobs = [self._job(value, chosen) for value in values]
@@ -196,14 +220,14 @@ class ReliableQueue(Collection):
         delay_ms = duration_ms(chosen.delay if own.delay is None else own.delay)
         life_ms = duration_ms(chosen.time_to_live if own.time_to_live is None else own.time_to_live)
         return NewJob(
-            own.id or self._client.make_id(),
+            self._client.make_id() if own.id is None else check_id(own.id),
             self._codec.encode(value),
             delay_ms,
             # The time to live begins when the message is visible.
             ttl_ms=delay_ms + life_ms if life_ms else 0,
-            tries=limit,
+            tries=check_whole("delivery_limit", limit, 0, MAX_TRIES),
             priority=_priority(own.priority),
-            attributes=dict(own.headers or {}),
+            attributes={} if own.headers is None else checks.attributes(own.headers),
         )
 
     # --- consumers
@@ -222,6 +246,7 @@ class ReliableQueue(Collection):
     ) -> list[Taken]:
         """Up to `count` messages; waits for the first one. In the mode SEQUENTIAL it is one at most."""
         ttr = self._settings.visibility if visibility is None else visibility
+        check_whole("count", count, 1, sys.maxsize)
         self._counters["polls"] += 1
         sequential = self._settings.processing_mode is ProcessingMode.SEQUENTIAL
         jobs = self._alone(ttr, timeout) if sequential else self._parked(count, ttr, timeout)
@@ -349,10 +374,17 @@ class ReliableQueue(Collection):
     # --- listeners and counters
 
     def add_listener(self, event: QueueEvent, listener: Listener) -> None:
-        self._listeners.setdefault(event, []).append(listener)
+        self._of(event).append(listener)
 
     def remove_listener(self, event: QueueEvent, listener: Listener) -> None:
-        self._listeners.get(event, []).remove(listener)
+        """Does nothing if the listener was not added."""
+        with suppress(ValueError):
+            self._of(event).remove(listener)
+
+    def _of(self, event: QueueEvent) -> list[Listener]:
+        if event not in list(QueueEvent):
+            raise InvalidRequest(f"event must be one of {', '.join(QueueEvent)}, got {event!r:.40}")
+        return self._listeners.setdefault(event, [])
 
     def metrics(self) -> dict[str, int]:
         """What was done through this object: polls, polled, additions, added, removals, removed, movements, moved,
@@ -415,8 +447,7 @@ def _priority(number: int | None) -> Priority:
     """Redisson's 0 to 9 on the three priorities that there are."""
     if number is None:
         return Priority.NORMAL
-    if not 0 <= number <= 9:
-        raise InvalidRequest(f"priority must be from 0 to 9, got {number}")
+    check_whole("priority", number, 0, 9)
     return Priority.LOW if number < 4 else Priority.NORMAL if number < 7 else Priority.HIGH
 
 

@@ -91,6 +91,8 @@ def _check_name(name: str, what: str) -> str:
 
 
 def check_id(job_id: str) -> str:
+    if not isinstance(job_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidId(f"job id must be text, got {job_id!r}")
     if not 1 <= len(job_id) <= MAX_ID:
         raise InvalidId(f"job id must have 1 to {MAX_ID} characters, got {len(job_id)}")
     if not job_id.isprintable():

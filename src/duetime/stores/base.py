@@ -219,9 +219,9 @@ class Cursor(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Cursor":
         """Raises InvalidRequest: cursors come back from clients."""
-        found = _CURSOR.fullmatch(text)
+        found = _CURSOR.fullmatch(text) if isinstance(text, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
         if found is None or not found[3].isprintable():
-            raise InvalidRequest(f"cursor must be one that a list has returned, got {text[:150]!r}", path="$.cursor")
+            raise InvalidRequest(f"cursor must be one that a list has returned, got {text!r:.150}", path="$.cursor")
         return cls(int(found[1]), int(found[2]), found[3])
 
 

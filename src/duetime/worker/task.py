@@ -34,7 +34,7 @@ from duetime.model.job import (
     check_tries,
     check_whole,
 )
-from duetime.model.names import Queue, check_attributes, check_queue
+from duetime.model.names import Queue, check_attributes, check_id, check_queue
 from duetime.wire.payload import Payload, write
 from duetime.worker.arguments import PREVIOUS, Arguments
 from duetime.worker.chains import TaskStep
@@ -127,7 +127,7 @@ def change_options(options: CallOptions, namespace: str, given: CallFields) -> C
             case "ttl":
                 changed["ttl_ms"] = duration_ms(value)
             case "id":
-                changed[name] = checks.job_id(value)
+                changed[name] = check_id(value)
             case "if_exists":
                 changed[name] = checks.if_exists(value)
             case "tries":
@@ -255,7 +255,7 @@ class Task(Generic[P, R]):
 
     def _by_id(self, job_id: str) -> TaskHandle[R]:
         queue = self._call.queue or check_queue(self.app.namespace, self.defaults.queue)
-        return TaskHandle(self, queue, Moved(Event.KEPT, checks.job_id(job_id), 0))
+        return TaskHandle(self, queue, Moved(Event.KEPT, check_id(job_id), 0))
 
     def step(self, *args: Any, **kwargs: Any) -> TaskStep[R]:
         """The call as a step of a chain. PREVIOUS as one of the arguments stands for the result of the step before."""
