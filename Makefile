@@ -92,8 +92,9 @@ check: $(VENV)/.stamp-dev ## Check format, lint, types and import rules
 quick: check ## The same, and on memory and SQLite the unit and contract tests and Django's own
 	$(PYTEST) --stores memory,sqlite tests/unit tests/contract tests/frameworks/test_django_suite.py $(ARGS)
 
-format: $(VENV)/.stamp-dev ## Generate the blocking client, format the code and apply the safe fixes
+format: $(VENV)/.stamp-dev ## Generate the blocking client and docs/sdk.md, format the code and apply the safe fixes
 	$(BIN)/python tools/blocking_client.py
+	$(BIN)/python tools/sdk_reference.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -121,8 +122,8 @@ bench: setup-dev setup-bench ## Run a benchmark: make bench ARGS=sqlite
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-docs: $(DOCS_VENV)/.stamp ## Build the documentation site into build/site
-	$(DOCS_VENV)/bin/python tools/docs_site.py
+docs: $(DOCS_VENV)/.stamp ## Build the documentation site into build/site: make docs ARGS="site 0.1.0" for a folder and a version
+	$(DOCS_VENV)/bin/python tools/docs_site.py $(ARGS)
 
 release-check: $(RELEASE_VENV)/.stamp ## Build, install and try a release, short of publishing: make release-check ARGS="--tag v0.1.0"
 	$(RELEASE_VENV)/bin/python tools/release_check.py $(ARGS)

@@ -1,11 +1,15 @@
-"""Builds the documentation site: `make docs`, or `python tools/docs_site.py [FOLDER]`; build/site by default.
+"""Builds the documentation site: `make docs`, or `python tools/docs_site.py [FOLDER [VERSION]]`; build/site by default.
 
 The pages are the plain Markdown files of the repository. They are copied to a folder of their own first, because some
 are next to docs/ and link to each other across it. The build is strict: a link
 that leads nowhere, or a page that no menu has, is an error. `llms.txt` lists all pages with their first sentence, and
 `llms-full.txt` has their text.
+
+With a version such as 0.1.0 the site is built into FOLDER/0.1 and has a menu of all versions in FOLDER, which the theme
+reads from versions.json. FOLDER itself leads to the newest.
 """
 
+import json
 import logging
 import re
 import shutil
@@ -98,17 +102,29 @@ def _sections(menu: list[Any]) -> Iterator[tuple[str, list[str]]]:
         yield title, [pages] if isinstance(pages, str) else [page for one in pages for page in one.values()]
 
 
-def main(folder: Path) -> None:
+def write_versions(folder: Path) -> None:
+    """What the theme's menu of versions reads, and a first page that leads to the newest."""
+    found = (page.parent.name for page in folder.glob("*.*/index.html"))
+    versions = sorted(found, key=lambda name: [int(number) for number in name.split(".")], reverse=True)
+    listed = [{"version": name, "title": name, "aliases": []} for name in versions]
+    (folder / "versions.json").write_text(json.dumps(listed))
+    (folder / "index.html").write_text(f'<meta http-equiv="refresh" content="0; url={versions[0]}/">\n')
+
+
+def main(folder: Path, version: str = "") -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    target = folder.absolute() / ".".join(version.split(".")[:2])
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "docs"
         stage(source)
-        config = load_config(
-            str(ROOT / "mkdocs.yml"), docs_dir=str(source), site_dir=str(folder.absolute()), strict=True
-        )
+        config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(source), site_dir=str(target), strict=True)
+        if version:
+            config.extra["version"] = {"provider": "mike"}
         build(config)
-        write_index(source, folder, config.nav or [], config.site_name, config.site_description or "")
+        write_index(source, target, config.nav or [], config.site_name, config.site_description or "")
+    if version:
+        write_versions(folder)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "site")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "site", *sys.argv[2:])
