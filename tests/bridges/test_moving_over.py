@@ -14,6 +14,7 @@ import pytest
 import redis
 
 import duetime
+from duetime.bridges import delayqueue
 from duetime.bridges.delayqueue import DelayQueue
 from duetime.bridges.lmstfy import Lmstfy, LmstfyDeadLetters
 from duetime.bridges.relay import Relay, bury
@@ -90,6 +91,53 @@ def test_messages_of_php_delayqueue_keep_topic_id_and_due_time(theirs: redis.Red
         assert client.queue("recall").get("7:a").due_at == SOON_S * 1000
         assert client.queue("recall").get("8").body == b'{"n":2}'
     assert theirs.hkeys("dq_job_info") == [b"other:1"]
+    dq.close()
+
+
+def test_a_relay_of_lmstfy_that_dies_before_the_end_of_a_batch_leaves_no_bodies(
+    theirs: redis.Redis, redis_url: str, store: str
+) -> None:
+    """Bodies are deleted before the batch that would find them again."""
+    add_lmstfy(theirs, "0" * 26, b"plain")
+    lmstfy = Lmstfy(redis_url)
+    forget, lmstfy._redis.forget = lmstfy._redis.forget, lambda *_: None  # type: ignore[method-assign]
+    with duetime.connect(store, namespace="shop") as client:
+        assert Relay(lmstfy, client)._fetch("shop/mail", Queue("shop", "mail")) == 1
+        assert theirs.keys("j/*") == []
+        lmstfy._redis.forget = forget  # type: ignore[method-assign]
+        assert Relay(lmstfy, client).to_duetime("shop/mail", Queue("shop", "mail"), follow=False) == 1
+        assert client.queue("mail").counts().ready == 1
+    assert theirs.keys("duetime_held*") == []
+    lmstfy.close()
+
+
+def test_large_bodies_of_lmstfy_are_moved_in_small_batches(theirs: redis.Redis, redis_url: str, store: str) -> None:
+    for n in range(7):
+        add_lmstfy(theirs, f"{n:026}", b"x" * 400_000, due_s=SOON_S if n > 3 else None)
+    lmstfy = Lmstfy(redis_url)
+    batch = lmstfy.hold("shop/mail", 250)
+    assert batch
+    assert len(batch.jobs) == 3
+    with duetime.connect(store, namespace="shop") as client:
+        assert Relay(lmstfy, client).to_duetime("shop/mail", Queue("shop", "mail"), follow=False) == 7
+        counts = client.queue("mail").counts()
+    assert (counts.ready, counts.delayed) == (4, 3)
+    lmstfy.close()
+
+
+def test_ready_messages_between_those_of_other_topics_are_moved_in_small_batches(
+    theirs: redis.Redis, redis_url: str, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayqueue, "PASSED", 5)
+    for n in range(40):
+        theirs.rpush("dq_1ready_queue", f"{'recall' if n % 4 == 3 else 'other'}:{n}")
+    dq = DelayQueue(redis_url)
+    batch = dq.hold("recall", 250)
+    assert batch
+    assert [job.id for job in batch.jobs] == ["3"]
+    with duetime.connect(store) as client:
+        assert Relay(dq, client).to_duetime("recall", Queue("default", "recall"), follow=False) == 10
+    assert theirs.llen("dq_1ready_queue") == 30
     dq.close()
 
 

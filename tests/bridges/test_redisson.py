@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import duetime
-from duetime.bridges.redisson import Redisson, pack, unpack
+from duetime.bridges.redisson import TRANSFERRED, Redisson, RedissonDelayedQueue, pack, unpack
 from duetime.bridges.relay import Relay
 from duetime.model.errors import InvalidRequest
 from duetime.model.names import Queue
@@ -86,6 +86,59 @@ def test_a_nearer_element_is_not_held_up_by_one_that_is_due_later(redisson: Redi
     redisson.delayed_queue("mail").offer("in an hour", "1h")
     redisson.delayed_queue("mail").offer("now", 0)
     assert redisson.blocking_queue("mail").poll("60s") == "now"
+
+
+def test_an_offer_writes_the_same_bytes_to_both_keys_and_announces_a_new_head(redisson: Redisson) -> None:
+    keys = redisson.keys("mail")
+    queue = RedissonDelayedQueue(redisson, keys)  # without a mover
+    pubsub = redisson.redis.subscribe(keys.channel)
+    began = time.time() * 1000
+    for delay in ("1h", "2h", "30m"):
+        queue.offer("same", delay)
+    announced: list[bytes] = []
+    while message := redisson.redis.message(pubsub, 1):
+        if message["type"] == "message":
+            announced.append(message["data"])
+    pubsub.close()
+    waiting = dict(redisson.redis.members(keys.timeouts))
+    listed = list(redisson.redis.values(keys.elements))
+    assert len(set(listed)) == 3
+    assert set(listed) == set(waiting)
+    first, _, third = (waiting[element] for element in listed)
+    assert announced == [f"{first:.0f}".encode(), f"{third:.0f}".encode()]
+    assert began + 3_600_000 <= first <= time.time() * 1000 + 3_600_001
+
+
+@pytest.mark.parametrize(
+    ("name", "list_key", "values"),
+    [
+        ("mail", "redisson_delay_queue:{app:mail}", "app:mail"),
+        ("{eu}:x", "redisson_delay_queue:app:{eu}:x", "app:{eu}:x"),
+    ],
+)
+def test_the_name_mapper_comes_first_and_braces_are_added_once(
+    redis_url: str, name: str, list_key: str, values: str
+) -> None:
+    with Redisson(redis_url, name_mapper=lambda name: f"app:{name}") as redisson:
+        redisson.delayed_queue(name).offer("x", "1h")
+        redisson.blocking_queue(name).offer("y")
+        assert [redisson.redis.call("LLEN", key) for key in (list_key, values)] == [1, 1]
+
+
+def test_a_step_moves_a_hundred_elements_in_due_order_and_tells_the_next(redisson: Redisson) -> None:
+    keys = redisson.keys("mail")
+    for n in reversed(range(150)):
+        element = pack(str(n).encode())
+        redisson.redis.call("ZADD", keys.timeouts, 1000 + n, element)
+        redisson.redis.call("RPUSH", keys.elements, element)
+    redisson.redis.call("ZADD", keys.timeouts, int(time.time() * 1000) + 60_000, pack(b"later"))
+    given = [keys.timeouts, keys.elements, keys.values, keys.quarantine]
+    assert redisson.redis.run("redisson_transfer", given, [TRANSFERRED]) == [100, 0, 0]
+    moved, _, wait_ms = redisson.redis.run("redisson_transfer", given, [TRANSFERRED])
+    assert moved == 50
+    assert 55_000 < wait_ms <= 60_000
+    assert list(redisson.redis.values(keys.values)) == [str(n).encode() for n in range(150)]
+    assert redisson.redis.call("LLEN", keys.elements) == 0
 
 
 def test_removal_acts_on_both_keys(redisson: Redisson) -> None:
@@ -174,6 +227,21 @@ def test_python_takes_what_java_offers(redisson: Redisson, redis_url: str, progr
     queue = redisson.blocking_queue("mail")
     assert sorted(queue.poll("60s") for _ in range(50)) == sorted(f"java-{n}" for n in range(50))
     assert redisson.sizes("mail").total == 0
+
+
+def test_a_java_mover_is_set_to_what_python_offers(
+    redisson: Redisson, redis_url: str, program: list[str], tmp_path: Path
+) -> None:
+    """Java is alone in moving: its timer for the far element is replaced when a nearer one is announced."""
+    queue, log = RedissonDelayedQueue(redisson, redisson.keys("mail")), tmp_path / "taken.log"
+    queue.offer("far", "1h")
+    with taking(program, redis_url, "mail", log):
+        queue.offer("near", "300ms")
+        deadline = time.monotonic() + 30
+        while not log.exists() or log.read_text() != "near\n":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert queue.read_all() == ["far"]
 
 
 def test_both_sides_move_and_take_and_a_killed_one_loses_nothing_that_waits(

@@ -5,12 +5,12 @@ A queue is a topic. Ids, due times and bodies are kept. `read_topics` reads the 
 
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from msgspec import Struct
 
-from duetime.bridges.foreign import HeldBatch, Sizes
+from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes
 from duetime.bridges.laravel_database import database
 from duetime.bridges.redis_scripts import ForeignRedis
 from duetime.model.clock import SystemClock
@@ -20,7 +20,8 @@ from duetime.model.job import Delivery, NewJob
 
 SYSTEM = "delayqueue"
 BUCKETS = 2
-SCAN_STEP = 500
+PASSED = 400_000
+"""Entries of other topics that one step may pass in a ready list, which takes Redis a few milliseconds."""
 PRIORITIES = (1, 2, 3)
 
 
@@ -37,15 +38,20 @@ class DelayQueue:
 
     def names(self) -> Sequence[str]:
         """The topics that have messages. Reads all of them, in steps."""
-        return sorted({_topic(member) for key in self._all_keys() for member, _ in self._members(key)})
+        buckets = (
+            member for n in range(self._buckets) for member, _ in self._redis.members(f"{self._prefix}bucket_{n}")
+        )
+        ready = (member for key in self._ready_keys() for member in self._redis.values(key))
+        return sorted({_topic(member) for member in chain(buckets, ready)})
 
     def sizes(self, queue: str) -> Sizes:
-        waiting = [score for _, score in self._of_topic(self._bucket(queue), queue)]
-        ready = sum(1 for key in self._ready_keys() for _ in self._of_topic(key, queue))
-        oldest = min((score for score in waiting if score is not None), default=None)
-        return Sizes(ready=ready, delayed=len(waiting), oldest_due_at=None if oldest is None else int(oldest * 1000))
+        waiting = [score for _, score in self._delayed(queue)]
+        ready = sum(_topic(member) == queue for key in self._ready_keys() for member in self._redis.values(key))
+        oldest = int(min(waiting) * 1000) if waiting else None
+        return Sizes(ready=ready, delayed=len(waiting), oldest_due_at=oldest)
 
-    def hold(self, queue: str, limit: int) -> HeldBatch | None:
+    def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
+        """`size` bounds nothing: a message has at most 9,999 bytes."""
         new, held = self._ids.make(), f"{self._prefix}duetime_held:{queue}"
         for ready, members in self._next_members(queue, limit):
             keys = [self._bucket(queue), ready, f"{self._prefix}job_info", held, f"{held}:{new}"]
@@ -64,9 +70,10 @@ class DelayQueue:
             ("ZADD", self._bucket(queue), int(due_ms) / 1000, member)
             for due_ms, member, _ in (batch.stored[n] for n in back)
         ]
-        self._redis.forget(held, f"{held}:{batch.name}", batch.name, given)
+        # First, because a batch that is gone is not found again; a batch that is left has the bodies, too.
         if moved := [member for n, (_, member, _) in enumerate(batch.stored) if n not in back]:
             self._redis.call("HDEL", f"{self._prefix}job_info", *moved)
+        self._redis.forget(held, f"{held}:{batch.name}", batch.name, given)
 
     def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         raise InvalidRequest("jobs cannot be relayed to php-delayqueue: its clients work with Duetime's server")
@@ -81,12 +88,12 @@ class DelayQueue:
         keys = self._ready_keys()
         yield keys[0], []
         for ready in keys:
-            if members := [member for member, _ in islice(self._of_topic(ready, queue), limit)]:
+            if members := self._first_ready(ready, queue, limit):
                 yield ready, members
         # The scan of the bucket continues from call to call; then it begins once more, for what was added meanwhile.
         while members := list(islice(self._scans.get(queue, iter(())), limit)):
             yield keys[0], members
-        self._scans[queue] = (member for member, _ in self._of_topic(self._bucket(queue), queue))
+        self._scans[queue] = (member for member, _ in self._delayed(queue))
         while members := list(islice(self._scans[queue], limit)):
             yield keys[0], members
 
@@ -96,30 +103,20 @@ class DelayQueue:
     def _ready_keys(self) -> list[str]:
         return [f"{self._prefix}{priority}ready_queue" for priority in PRIORITIES]
 
-    def _all_keys(self) -> list[str]:
-        return [*(f"{self._prefix}bucket_{n}" for n in range(self._buckets)), *self._ready_keys()]
+    def _delayed(self, topic: str) -> Iterator[tuple[bytes, float]]:
+        """Members of a topic, with their due seconds."""
+        return (one for one in self._redis.members(self._bucket(topic)) if _topic(one[0]) == topic)
 
-    def _of_topic(self, key: str, topic: str) -> Iterator[tuple[bytes, float | None]]:
-        return (one for one in self._members(key) if _topic(one[0]) == topic)
-
-    def _members(self, key: str) -> Iterator[tuple[bytes, float | None]]:
-        """(member, due second) of a bucket, or (member, None) of a ready list."""
-        if key.endswith("ready_queue"):
-            first = 0
-            while members := self._redis.call("LRANGE", key, first, first + SCAN_STEP - 1):
-                yield from ((member, None) for member in members)
-                first += len(members)
-            return
-        cursor: Any = 0
-        while True:
-            cursor, found = self._redis.call("ZSCAN", key, cursor, "COUNT", SCAN_STEP)
-            pairs = (
-                found if not found or isinstance(found[0], list | tuple) else zip(found[::2], found[1::2], strict=True)
-            )
-            for member, score in pairs:
-                yield member, float(score)
-            if int(cursor) == 0:
-                return
+    def _first_ready(self, key: str, topic: str, limit: int) -> list[bytes]:
+        """Members of a topic in a ready list: fewer than `limit` if many others are between them."""
+        members, passed = list[bytes](), 0
+        for place, member in enumerate(self._redis.values(key)):
+            if _topic(member) == topic:
+                passed += place - len(members)
+                if members and (len(members) == limit or passed > PASSED):
+                    break
+                members.append(member)
+        return members
 
 
 PRIORITY_NAMES = {1: "high", 2: "normal", 3: "low"}

@@ -17,6 +17,9 @@ from duetime.model.errors import InvalidSettings
 from duetime.model.job import Delivery, NewJob
 from duetime.model.names import MAX_ID
 
+HELD_BYTES = 1 << 20
+"""Of a batch, so that the other system is blocked for a few milliseconds only, however large its jobs are."""
+
 
 class Sizes(Struct, frozen=True):
     """Jobs of one foreign queue. `oldest_due_at` is when its earliest waiting job was or is due, if that is known."""
@@ -52,8 +55,10 @@ class ForeignQueues(Protocol):
 
     def sizes(self, queue: str) -> Sizes: ...
 
-    def hold(self, queue: str, limit: int) -> HeldBatch | None:
-        """A batch that was left behind, else up to `limit` jobs, delayed ones included; None if none is left."""
+    def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
+        """A batch that was left behind, else up to `limit` jobs, delayed ones included; None if none is left. No job is
+        added to the batch once it has `size` bytes.
+        """
         ...
 
     def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:

@@ -12,16 +12,17 @@ A Redis URL uses the keys of Laravel's Redis driver, a database URL the tables o
 to PHP workers: a job is reserved by one of them, and a reservation that ends is taken over in both directions.
 """
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 from msgspec import UNSET, Struct
 
-from duetime.bridges.foreign import HeldBatch, Sizes, relayed_id
+from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes, relayed_id
 from duetime.bridges.payload import (
     JobOptions,
     LaravelPayload,
@@ -31,14 +32,16 @@ from duetime.bridges.payload import (
     read_payload,
 )
 from duetime.bridges.redis_scripts import ForeignRedis
-from duetime.model.clock import Duration, SystemClock, duration_ms, instant_ms
+from duetime.model.clock import Duration, SystemClock, delay_ms, duration_ms, instant_ms
 from duetime.model.errors import InvalidRequest, LeaseLost
 from duetime.model.ids import IdMaker
-from duetime.model.job import Delivery, NewJob
+from duetime.model.job import Delivery, NewJob, chunks
+
+log = logging.getLogger("duetime.bridges")
 
 SYSTEM = "laravel"
 RETRY_AFTER_S = 90
-MIGRATED = 500
+MIGRATED = 100
 SLICE_S = 1.0
 """A waiting pop checks for due jobs at least this often, because nobody announces a new delayed job."""
 
@@ -51,6 +54,14 @@ class ReservedJob(Struct, frozen=True):
     payload: LaravelPayload
     attempts: int
     handle: Any
+
+
+class BulkJob(NamedTuple):
+    """`delay` is a duration or an aware datetime; None is now."""
+
+    job: str
+    data: Any = ""
+    delay: Duration | datetime | None = None
 
 
 class LaravelJob:
@@ -126,13 +137,15 @@ class LaravelQueues(ABC):
         queue: str = "default",
         **options: Unpack[JobOptions],
     ) -> str:
-        """Run it after a delay, or at an aware datetime; rounded up to Laravel's whole seconds."""
+        """Run it after a delay, or at an aware datetime; rounded up to Laravel's whole seconds. Past times mean now."""
         return self._add(queue, delay, job, data, options)
 
-    def bulk(
-        self, jobs: Iterable[str], data: Any = "", queue: str = "default", **options: Unpack[JobOptions]
-    ) -> list[str]:
-        return [self.push(job, data, queue, **options) for job in jobs]
+    def bulk(self, jobs: Iterable[BulkJob], queue: str = "default", **options: Unpack[JobOptions]) -> list[str]:
+        """Add many jobs, each with its own delay. Returns the payloads' ids."""
+        made = [(_when(one.delay), *self._made(one.job, one.data, one.delay, options)) for one in jobs]
+        for some in chunks([(when, text) for when, text, _ in made], size=lambda one: len(one[1])):
+            self.add_texts(queue, some)
+        return [job_id for *_, job_id in made]
 
     def push_raw(self, text: bytes, queue: str = "default", delay: Duration | datetime | None = None) -> None:
         """Add a finished payload. Raises InvalidRequest for one that a PHP worker would lose."""
@@ -140,10 +153,16 @@ class LaravelQueues(ABC):
         self.add_texts(queue, [(_when(delay), text)])
 
     def _add(self, queue: str, delay: Duration | datetime | None, job: str, data: Any, options: JobOptions) -> str:
-        delay_s = None if delay is None or isinstance(delay, datetime) else duration_ms(delay) / 1000
-        text = make_payload(job, data, time.time(), delay_s=delay_s, options=options)
+        text, job_id = self._made(job, data, delay, options)
         self.add_texts(queue, [(_when(delay), text)])
-        return str(read_payload(text).id)
+        return job_id
+
+    @staticmethod
+    def _made(job: str, data: Any, delay: Duration | datetime | None, options: JobOptions) -> tuple[bytes, str]:
+        now = time.time()
+        delay_s = instant_ms(delay) / 1000 - now if isinstance(delay, datetime) else delay_ms(delay or 0) / 1000
+        text = make_payload(job, data, now, delay_s=None if delay is None else max(0, delay_s), options=options)
+        return text, str(read_payload(text).id)
 
     # --- consumers
 
@@ -221,7 +240,7 @@ class LaravelQueues(ABC):
     def fail(self, job: ReservedJob, error: str) -> bool: ...
 
     @abstractmethod
-    def hold(self, queue: str, limit: int) -> HeldBatch | None: ...
+    def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None: ...
 
     @abstractmethod
     def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None: ...
@@ -243,7 +262,7 @@ def _when(delay: Duration | datetime | None) -> str:
         return ""
     if isinstance(delay, datetime):
         return f"{instant_ms(delay) / 1000:.3f}"
-    return f"+{max(0, duration_ms(delay)) / 1000:.3f}"
+    return f"+{delay_ms(delay) / 1000:.3f}"
 
 
 class LaravelRedis(LaravelQueues):
@@ -279,14 +298,13 @@ class LaravelRedis(LaravelQueues):
         return sorted(names)
 
     def sizes(self, queue: str) -> Sizes:
-        call = self._redis.call
-        head: Any = call("ZRANGE", self._key(queue, "delayed"), 0, 0, "WITHSCORES")
+        call, first = self._redis.call, self._redis.head_score(self._key(queue, "delayed"))
         return Sizes(
             ready=call("LLEN", self._key(queue)),
             delayed=call("ZCARD", self._key(queue, "delayed")),
             reserved=call("ZCARD", self._key(queue, "reserved")),
             quarantined=call("LLEN", self._key(queue, "poison")),
-            oldest_due_at=int(float(_score(head)) * 1000) if head else None,
+            oldest_due_at=None if first is None else int(first * 1000),
         )
 
     def add_texts(self, queue: str, texts: Sequence[tuple[str, bytes]]) -> None:
@@ -299,9 +317,8 @@ class LaravelRedis(LaravelQueues):
         while True:
             next_s = SLICE_S
             for queue in queues:
-                left_ms, _ = self._redis.run(
-                    "laravel_migrate", self._keys(queue, "delayed", "reserved", "", "notify"), [MIGRATED]
-                )
+                keys = self._keys(queue, "delayed", "reserved", "", "notify")
+                left_ms: int = self._redis.run("laravel_migrate", keys, [MIGRATED])
                 if found := self._claim(queue, limit):
                     return found
                 next_s = min(next_s, left_ms / 1000) if left_ms >= 0 else next_s
@@ -309,7 +326,7 @@ class LaravelRedis(LaravelQueues):
             if pause_s <= 0:
                 return []
             # Laravel wakes one worker for each token. A token too many or too few only costs a check.
-            self._redis.wait_for(self._key(queues[0], "notify"), pause_s)
+            self._redis.wait_for([self._key(queue, "notify") for queue in queues], pause_s)
 
     def _claim(self, queue: str, limit: int) -> list[ReservedJob]:
         while texts := self._redis.call("LRANGE", self._key(queue), 0, limit - 1):
@@ -319,6 +336,8 @@ class LaravelRedis(LaravelQueues):
                 self._keys(queue, "", "reserved", "notify", "poison"),
                 [self.retry_after_s, *(part for pair in zip(texts, following, strict=True) for part in pair)],
             )
+            if set_aside := following.count(b""):
+                log.error("laravel_payload_set_aside", extra={"queue": queue, "payloads": set_aside})
             if found := [self._reserved(queue, text) for text, done in zip(following, claimed, strict=True) if done]:
                 return found
         return []
@@ -345,10 +364,10 @@ class LaravelRedis(LaravelQueues):
         """Laravel keeps failed jobs in a table, and Redis has none: the list `queues:NAME:failed` keeps them here."""
         return self._finish(job, "failed", "push", text=job.text)
 
-    def hold(self, queue: str, limit: int) -> HeldBatch | None:
+    def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
         new = self._ids.make()
         keys = [*self._keys(queue, "", "delayed", "notify", "held"), self._key(queue, f"held:{new}")]
-        name: str = self._redis.run("laravel_hold", keys, [new, limit]).decode()
+        name: str = self._redis.run("laravel_hold", keys, [new, limit, size]).decode()
         if not name:
             return None
         held: Any = self._redis.call("LRANGE", self._key(queue, f"held:{name}"), 0, -1)
@@ -364,17 +383,10 @@ class LaravelRedis(LaravelQueues):
         self._redis.run("accept", self._keys(queue, "", "accepted", "notify"), [part for one in texts for part in one])
 
     def clear(self, queue: str = "default") -> int:
-        old = self.sizes(queue).total
-        self._redis.call("DEL", *self._keys(queue, "", "delayed", "reserved", "notify"))
-        return old
+        return self._redis.run("laravel_clear", self._keys(queue, "", "notify", "delayed", "reserved"), [])
 
     def close(self) -> None:
         self._redis.close()
-
-
-def _score(head: Any) -> Any:
-    """The score of ZRANGE ... WITHSCORES: a list of pairs, or flat, by the protocol that redis-py speaks."""
-    return head[0][1] if isinstance(head[0], list | tuple) else head[1]
 
 
 def _attempts(text: bytes) -> int:

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from duetime.bridges.foreign import HeldBatch, Sizes
+from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes
 from duetime.bridges.laravel import RETRY_AFTER_S, LaravelQueues, ReservedJob
 from duetime.bridges.payload import read_payload
 from duetime.model.clock import Duration
@@ -238,12 +238,12 @@ class LaravelDatabase(LaravelQueues):
                 run.execute(ACCEPTED)
             self._has_own_tables = True
 
-    def hold(self, queue: str, limit: int) -> HeldBatch | None:
+    def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
         self._make_own_tables()
         with self._transaction() as run:
             run.write_lock()
             left = run.rows("SELECT MIN(batch) FROM duetime_held WHERE queue = %s", [queue])
-            name = left[0][0] or self._hold_new(run, queue, limit)
+            name = left[0][0] or self._hold_new(run, queue, limit, size)
             rows = run.rows(
                 "SELECT due_at, payload, attempts FROM duetime_held WHERE batch = %s AND queue = %s ORDER BY number",
                 [name, queue],
@@ -254,7 +254,7 @@ class LaravelDatabase(LaravelQueues):
             else None
         )
 
-    def _hold_new(self, run: "Transaction", queue: str, limit: int) -> str:
+    def _hold_new(self, run: "Transaction", queue: str, limit: int, size: int) -> str:
         name, now = self._ids.make(), run.now()
         rows = run.rows(
             f"SELECT id, payload, attempts, available_at FROM {self._table} WHERE queue = %s AND"
@@ -262,7 +262,11 @@ class LaravelDatabase(LaravelQueues):
             f" ORDER BY id LIMIT %s{self._dialect.lock}{self._dialect.skip_locked}",
             [queue, int(now) - self.retry_after_s, limit],
         )
+        moved = 0
         for number, (row_id, payload, attempts, available_at) in enumerate(rows):
+            if moved >= size:
+                break
+            moved += len(payload)
             run.execute(
                 "INSERT INTO duetime_held (batch, number, queue, due_at, payload, attempts)"
                 " VALUES (%s, %s, %s, %s, %s, %s)",
@@ -341,7 +345,7 @@ def _without_redis_fields(text: bytes) -> str:
     except NOT_JSON:
         return text.decode(errors="replace")
     kept = {name: value for name, value in fields.items() if name not in {"id", "attempts"}}
-    return msgspec.json.encode(kept).decode()
+    return text.decode() if len(kept) == len(fields) else msgspec.json.encode(kept).decode()
 
 
 def _dialect(url: str) -> Dialect:

@@ -9,12 +9,12 @@ import base64
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
 
-from duetime.bridges.foreign import HeldBatch, Sizes
+from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes
 from duetime.bridges.redis_scripts import ForeignRedis
 from duetime.model.clock import SystemClock
 from duetime.model.errors import InvalidRequest
@@ -24,7 +24,6 @@ from duetime.model.names import MAX_ID
 
 SYSTEM = "lmstfy"
 TIMER = "timer_set"
-SCAN_STEP = 500
 PLAIN_ID = 26
 
 
@@ -64,18 +63,21 @@ class Lmstfy:
             oldest_due_at=None if earliest is None else int(earliest * 1000),
         )
 
-    def hold(self, queue: str, limit: int) -> HeldBatch | None:
+    def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
         space, name = split(queue)
         new, held = self._ids.make(), f"{self._held}/{queue}"
-        keys = [f"{self._list}/{space}/{name}", TIMER, held, f"{held}/{new}"]
-        entries: list[bytes] = []
-        while not (
-            batch := self._redis.run("lmstfy_hold", keys, [new, limit, f"j/{space}/{name}/", *entries]).decode()
-        ):
+        keys, entries = [f"{self._list}/{space}/{name}", TIMER, held, f"{held}/{new}"], list[bytes]()
+        while True:
+            given = [new, limit, size, f"j/{space}/{name}/", *entries]
+            found, tried = self._redis.run("lmstfy_hold", keys, given)
+            if batch := found.decode():
+                break
             # No job is ready. What was found in the timer may have left it meanwhile: then others are looked for.
             entries = self._next_delayed(queue, limit)
             if not entries:
                 return None
+        if left := entries[tried:]:
+            self._scans[queue] = chain(left, self._scans[queue])
         fields: Any = self._redis.call("LRANGE", f"{held}/{batch}", 0, -1)
         stored = [fields[n : n + 5] for n in range(0, len(fields), 5)]
         return HeldBatch(batch, [_as_job(*one) for one in stored], stored)
@@ -83,15 +85,16 @@ class Lmstfy:
     def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
         """What is put back goes to the timer: it becomes ready there when it is due."""
         space, name = split(queue)
-        held, given = f"{self._held}/{queue}", list[tuple[Any, ...]]()
-        for due_ms, tries, job_id, *_ in (batch.stored[n] for n in back):
-            given.append(self._put_back(queue, int(due_ms), struct.pack("<HH", int(tries), len(job_id)) + job_id))
-        self._redis.forget(held, f"{held}/{batch.name}", batch.name, given)
-        bodies = [
-            f"j/{space}/{name}/{job.attributes['lmstfy.id']}" for n, job in enumerate(batch.jobs) if n not in back
-        ]
+        held, given, bodies = f"{self._held}/{queue}", list[tuple[Any, ...]](), list[bytes]()
+        for n, (due_ms, tries, job_id, *_) in enumerate(batch.stored):
+            if n in back:
+                given.append(self._put_back(queue, int(due_ms), struct.pack("<HH", int(tries), len(job_id)) + job_id))
+            else:
+                bodies.append(f"j/{space}/{name}/".encode() + job_id)
+        # First, because a batch that is gone is not found again; a batch that is left has the bodies, too.
         if bodies:
-            self._redis.call("DEL", *bodies)
+            self._redis.call("UNLINK", *bodies)
+        self._redis.forget(held, f"{held}/{batch.name}", batch.name, given)
 
     def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         raise InvalidRequest("jobs cannot be relayed to lmstfy: its clients work with Duetime's server")
@@ -126,17 +129,10 @@ class Lmstfy:
                 found.append(LmstfyToken(pool, space, secret, description.decode(errors="replace"), limit))
         return found
 
-    def _timer_entries(self, queue: str) -> Any:
+    def _timer_entries(self, queue: str) -> Iterator[tuple[bytes, float]]:
         """(entry, due second) of one queue. The zset is shared by all queues, so all of it is scanned, in steps."""
         prefix = _timer_prefix(queue)
-        cursor: Any = 0
-        while True:
-            cursor, found = self._redis.call("ZSCAN", TIMER, cursor, "COUNT", SCAN_STEP)
-            for entry, score in _pairs(found):
-                if entry.startswith(prefix):
-                    yield entry, float(score)
-            if int(cursor) == 0:
-                return
+        return (one for one in self._redis.members(TIMER) if one[0].startswith(prefix))
 
 
 class LmstfyDeadLetters(Lmstfy):
@@ -175,10 +171,6 @@ def _timer_prefix(queue: str) -> bytes:
     """The beginning of each entry of this queue in the timer."""
     space, name = (part.encode() for part in split(queue))
     return struct.pack(f"<H{len(space)}sH{len(name)}s", len(space), space, len(name), name)
-
-
-def _pairs(found: Any) -> Any:
-    return found if not found or isinstance(found[0], list | tuple) else zip(found[::2], found[1::2], strict=True)
 
 
 def _as_job(due_ms: bytes, tries: bytes, job_id: bytes, ttl_ms: bytes, stored: bytes) -> NewJob:

@@ -1,6 +1,6 @@
 """A blocking connection to somebody else's Redis, and the scripts that the bridges run there."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
@@ -17,6 +17,8 @@ except ModuleNotFoundError as missing:
 
 ANSWER_S = 30
 SCRIPTS = "scripts"
+PAGE = 500
+"""Entries that one command reads."""
 
 
 class ForeignRedis:
@@ -35,7 +37,7 @@ class ForeignRedis:
         self.url = urlunsplit(parts._replace(scheme="redis")) if self.is_cluster else url
         made: Any = RedisCluster if self.is_cluster else redis.Redis
         try:
-            self._redis: Any = made.from_url(self.url, socket_timeout=ANSWER_S, health_check_interval=30)
+            self._redis: Any = made.from_url(self.url, protocol=2, socket_timeout=ANSWER_S, health_check_interval=30)
         except RedisError as error:
             raise self._unavailable(error) from error
         self._scripts: dict[str, Any] = {}
@@ -58,9 +60,33 @@ class ForeignRedis:
         """One command, as redis-py answers it."""
         return self._guard(lambda: self._redis.execute_command(*command))
 
-    def wait_for(self, key: str, seconds: float) -> bytes | None:
-        """BLPOP: the left element of a list, or None after that time."""
-        found = self._guard(lambda: self._redis.blpop([key], timeout=max(0.01, seconds)))
+    def head_score(self, zset: str) -> float | None:
+        """The lowest score of a zset."""
+        head: Any = self.call("ZRANGE", zset, 0, 0, "WITHSCORES")
+        return float(head[1]) if head else None
+
+    def members(self, zset: str) -> Iterator[tuple[bytes, float]]:
+        """Members and scores in no order, read in steps."""
+        cursor: Any = 0
+        while True:
+            cursor, found = self.call("ZSCAN", zset, cursor, "COUNT", PAGE)
+            yield from found
+            if cursor == 0:
+                return
+
+    def values(self, key: str) -> Iterator[bytes]:
+        """The elements of a list, read in steps. Elements that are removed meanwhile make it pass others."""
+        first = 0
+        while found := self.call("LRANGE", key, first, first + PAGE - 1):
+            yield from found
+            first += len(found)
+
+    def wait_for(self, keys: Sequence[str], seconds: float) -> bytes | None:
+        """BLPOP: the left element of the first list that has one, or None after that time. Keys of different slots
+        cannot be waited for together: on a cluster it waits for the first list.
+        """
+        waited = keys[:1] if self.is_cluster else keys
+        found = self._guard(lambda: self._redis.blpop(waited, timeout=max(0.01, seconds)))
         return found[1] if found else None
 
     def subscribe(self, channel: str) -> Any:

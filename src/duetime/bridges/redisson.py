@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
-from duetime.bridges.foreign import HeldBatch, Sizes, relayed_id
+from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes, relayed_id
 from duetime.bridges.redis_scripts import ForeignRedis
 from duetime.model.backoff import Outage
 from duetime.model.clock import Duration, SystemClock, duration_ms
@@ -40,7 +40,6 @@ ID_LENGTH = 8
 TRANSFERRED = 100
 CHECK_S = 5.0
 """A mover checks at least this often: a lost channel message delays an element no longer."""
-SCANNED = 500
 PREFIX = "redisson_delay_queue_timeout:"
 
 CodecName = Literal["string", "json"]
@@ -172,21 +171,20 @@ class Redisson:
 
     def sizes(self, queue: str) -> Sizes:
         keys, call = self.keys(queue), self.redis.call
-        head: Any = call("ZRANGE", keys.timeouts, 0, 0, "WITHSCORES")
-        score = None if not head else head[0][1] if isinstance(head[0], list | tuple) else head[1]
+        first = self.redis.head_score(keys.timeouts)
         return Sizes(
             ready=call("LLEN", keys.values),
             delayed=call("ZCARD", keys.timeouts),
             quarantined=call("LLEN", keys.quarantine),
-            oldest_due_at=None if score is None else int(float(score)),
+            oldest_due_at=None if first is None else int(first),
         )
 
-    def hold(self, queue: str, limit: int) -> HeldBatch | None:
+    def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
         keys, new = self.keys(queue), self._ids.make()
         name: str = self.redis.run(
             "redisson_hold",
             [keys.timeouts, keys.elements, keys.values, keys.held, keys.batch(new)],
-            [new, limit],
+            [new, limit, size],
         ).decode()
         if not name:
             return None
@@ -239,7 +237,7 @@ class RedissonDelayedQueue:
         return self._redis.call("LLEN", self._keys.elements)
 
     def read_all(self) -> list[Any]:
-        return [self._value(element) for element in self._redis.call("LRANGE", self._keys.elements, 0, -1)]
+        return [self._value(element) for element in self._redis.values(self._keys.elements)]
 
     def peek(self) -> Any | None:
         found = self._redis.call("LINDEX", self._keys.elements, 0)
@@ -261,16 +259,11 @@ class RedissonDelayedQueue:
         return element is not None and self._remove(element)
 
     def clear(self) -> None:
-        self._redis.call("DEL", self._keys.timeouts, self._keys.elements)
+        self._redis.call("UNLINK", self._keys.timeouts, self._keys.elements)
 
     def _find(self, value: Any) -> bytes | None:
-        wanted, first = self._codec.encode(value), 0
-        while elements := self._redis.call("LRANGE", self._keys.elements, first, first + SCANNED - 1):
-            for element in elements:
-                if unpack(element) == wanted:
-                    return element
-            first += len(elements)
-        return None
+        wanted = self._codec.encode(value)
+        return next((element for element in self._redis.values(self._keys.elements) if unpack(element) == wanted), None)
 
     def _remove(self, element: bytes) -> bool:
         keys = [self._keys.timeouts, self._keys.elements]
@@ -299,7 +292,7 @@ class RedissonBlockingQueue:
             found = self._redis.call("LPOP", self._keys.values)
             left = deadline - time.monotonic()
             if found is None and left > 0:
-                found = self._redis.wait_for(self._keys.values, min(left, CHECK_S))
+                found = self._redis.wait_for([self._keys.values], min(left, CHECK_S))
             if found is not None:
                 return self._codec.decode(found)
             if left <= 0:
@@ -315,7 +308,7 @@ class RedissonBlockingQueue:
         return self._redis.call("LLEN", self._keys.values)
 
     def read_all(self) -> list[Any]:
-        return [self._codec.decode(value) for value in self._redis.call("LRANGE", self._keys.values, 0, -1)]
+        return [self._codec.decode(value) for value in self._redis.values(self._keys.values)]
 
     def remove(self, value: Any) -> bool:
         return self._redis.call("LREM", self._keys.values, 1, self._codec.encode(value)) == 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from duetime.bridges.foreign import ForeignQueues
+from duetime.bridges.foreign import HELD_BYTES, ForeignQueues
 from duetime.client import Client, calls
 from duetime.client.call import Call
 from duetime.client.store_link import STORE_ONLY
@@ -92,6 +92,8 @@ class Relay:
         self._foreign, self._client, self._report, self._stop = foreign, client, report, stop
         self._push_call, self._refuse = push, refuse
         self._refused: set[bytes] = set()
+        # Of the batch that had most of those: a batch must have room for them, and for others.
+        self._refused_jobs, self._refused_bytes = 0, 0
 
     def to_duetime(self, theirs: str, ours: Queue, *, follow: bool) -> int:
         """Move everything that waits there, delayed jobs with their due times. `follow` goes on with new jobs until
@@ -125,9 +127,16 @@ class Relay:
         return moved
 
     def _fetch(self, theirs: str, ours: Queue) -> int:
+        """Returns 0 when nothing is left but jobs that are refused."""
         check_queue(ours.namespace, ours.name)
-        # More than the jobs that were refused before, so that these do not fill every batch.
-        batch = self._foreign.hold(theirs, BATCH + len(self._refused))
+        while True:
+            room = self._refused_jobs, self._refused_bytes
+            moved = self._fetch_batch(theirs, ours)
+            if moved or room == (self._refused_jobs, self._refused_bytes):
+                return moved
+
+    def _fetch_batch(self, theirs: str, ours: Queue) -> int:
+        batch = self._foreign.hold(theirs, BATCH + self._refused_jobs, HELD_BYTES + self._refused_bytes)
         if batch is None:
             return 0
         back: list[int] = []
@@ -139,6 +148,8 @@ class Relay:
                 back += self._push_each(ours, f"{batch.name}.{number}", part, first)
             first += len(part)
         self._foreign.forget(theirs, batch, back)
+        self._refused_jobs = max(self._refused_jobs, len(back))
+        self._refused_bytes = max(self._refused_bytes, sum(len(batch.jobs[n].body) for n in back))
         return len(batch.jobs) - len(back)
 
     def _push(self, ours: Queue, name: str, jobs: Sequence[NewJob]) -> None:

@@ -7,21 +7,18 @@ local left = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
 if left then return left end
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local held = {}
+local jobs = 0
 for n = 2, #ARGV do
     local member = ARGV[n]
     local score = redis.call('ZSCORE', KEYS[1], member)
     local due_ms = score and tonumber(score) * 1000 or now_ms
-    -- Members of the ready list come in its order, so that LREM finds each near the head.
+    -- Members of the ready list come in its order. LREM passes those of other topics, so the caller bounds their number.
     if redis.call('ZREM', KEYS[1], member) == 1 or redis.call('LREM', KEYS[2], 1, member) == 1 then
-        held[#held + 1] = string.format('%.0f', due_ms)
-        held[#held + 1] = member
-        held[#held + 1] = redis.call('HGET', KEYS[3], member) or ''
+        local body = redis.call('HGET', KEYS[3], member) or ''
+        redis.call('RPUSH', KEYS[5], string.format('%.0f', due_ms), member, body)
+        jobs = jobs + 1
     end
 end
-if #held == 0 then return '' end
+if jobs == 0 then return '' end
 redis.call('ZADD', KEYS[4], now_ms, ARGV[1])
-for first = 1, #held, 600 do
-    redis.call('RPUSH', KEYS[5], unpack(held, first, math.min(first + 599, #held)))
-end
 return ARGV[1]

@@ -3,7 +3,7 @@
 -- ARGV: name of the batch, then three fields per job: ZADD or RPUSH, score ('' for RPUSH), job
 -- Returns nothing. Does nothing if the batch is gone.
 if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return end
-redis.call('DEL', KEYS[2])
+redis.call('UNLINK', KEYS[2])
 for n = 3, #KEYS do
     local first = 2 + (n - 3) * 3
     if ARGV[first] == 'ZADD' then

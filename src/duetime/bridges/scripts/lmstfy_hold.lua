@@ -1,30 +1,32 @@
--- Moves jobs of one lmstfy queue into a batch: ready ones, and those timer entries that the caller found.
+-- Moves jobs of one lmstfy queue into a batch: ready ones, then those timer entries that the caller found.
 -- KEYS: ready list, timer zset, zset of batches, list of the batch
--- ARGV: name of the new batch, most ready jobs, prefix of body keys, then timer entries
--- Returns the name of the batch: one that was left behind if there is one, else a new one; '' if there is nothing to
--- hold. The list of a batch has five fields per job: due time in ms, tries, id, time to live in ms (-1: for ever), body.
--- A job whose body has expired is dropped, as lmstfy does.
+-- ARGV: name of the new batch, most ready jobs, bytes after which no further job is moved, prefix of body keys, then
+--       timer entries
+-- Returns {name of the batch, timer entries that were tried}. The name is that of one that was left behind if there is
+-- one, else a new one; '' if there is nothing to hold. The list of a batch has five fields per job: due time in ms,
+-- tries, id, time to live in ms (-1: for ever), body. A job whose body has expired is dropped, as lmstfy does.
 local left = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
-if left then return left end
+if left then return {left, 0} end
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local held, taken = {}, 0
+local taken, bytes, tried, most = 0, 0, 0, tonumber(ARGV[3])
 local function hold(due_ms, tries, id)
-    local key = ARGV[3] .. id
+    local key = ARGV[4] .. id
     local body = redis.call('GET', key)
     taken = taken + 1
     if not body then return end
-    for _, field in ipairs({string.format('%.0f', due_ms), tries, id, redis.call('PTTL', key), body}) do
-        held[#held + 1] = field
-    end
+    redis.call('RPUSH', KEYS[4], string.format('%.0f', due_ms), tries, id, redis.call('PTTL', key), body)
+    bytes = bytes + #body
 end
-for _ = 1, tonumber(ARGV[2]) do
+while taken < tonumber(ARGV[2]) and bytes < most do
     local entry = redis.call('RPOP', KEYS[1])
     if not entry then break end
     local tries, id = struct.unpack('HHc0', entry)
     hold(now_ms, tries, id)
 end
-for n = 4, #ARGV do
+for n = 5, #ARGV do
+    if bytes >= most then break end
+    tried = tried + 1
     local score = redis.call('ZSCORE', KEYS[2], ARGV[n])
     if score then
         redis.call('ZREM', KEYS[2], ARGV[n])
@@ -32,9 +34,6 @@ for n = 4, #ARGV do
         hold(tonumber(score) * 1000, tries, id)
     end
 end
-if taken == 0 then return '' end
+if taken == 0 then return {'', tried} end
 redis.call('ZADD', KEYS[3], now_ms, ARGV[1])
-for first = 1, #held, 500 do
-    redis.call('RPUSH', KEYS[4], unpack(held, first, math.min(first + 499, #held)))
-end
-return ARGV[1]
+return {ARGV[1], tried}
