@@ -86,6 +86,29 @@ def test_the_backoff_of_an_attempt(backoff: str | None, attempt: int, wait: int)
     assert payload.backoff_s(attempt, 7) == wait
 
 
+def test_the_delay_of_a_payload_before_laravel_8_is_its_backoff() -> None:
+    assert read_payload(b'{"job":"A","delay":4,"attempts":0}').backoff_s(1, 7) == 4
+    assert read_payload(b'{"job":"A","delay":4,"attempts":0,"backoff":null}').backoff_s(1, 7) == 7
+
+
+@pytest.mark.parametrize("fields", [{"maxTries": "3"}, {"timeout": 2.5}, {"retryUntil": 1.5e9}, {"failOnTimeout": 1}])
+def test_a_payload_that_php_would_run_is_read(fields: dict[str, object]) -> None:
+    next_attempt(json.dumps({"job": "A", "attempts": 0} | fields).encode())
+
+
+def test_no_attempt_begins_after_retry_until_or_after_the_last_try() -> None:
+    def ended(attempts: int, **fields: object) -> bool:
+        return read_payload(json.dumps({"job": "A"} | fields).encode()).has_ended(attempts, 2)
+
+    soon = int(time.time()) + 60
+    assert [ended(n) for n in (0, 1, 2)] == [False, False, True]
+    assert [ended(n, maxTries=1) for n in (0, 1)] == [False, True]
+    assert not ended(9, maxTries=0)
+    for name in ("retryUntil", "timeoutAt"):
+        assert not ended(9, maxTries=1, **{name: soon})
+        assert ended(0, **{name: soon - 61})
+
+
 def test_a_serialized_command_is_known_by_its_class() -> None:
     text = {
         "job": "Illuminate\\Queue\\CallQueuedHandler@call",
@@ -205,6 +228,16 @@ def test_a_failing_job_waits_for_its_backoff_and_fails_after_its_tries(
     laravel.push("Fails", {"n": 1}, tries=2, backoff=[1])
     with Worker(laravel, Fails=fail):
         until(lambda: attempts == [1, 2] and laravel.size() == 0)
+
+
+def test_a_job_whose_retry_until_has_passed_fails(peer: LaravelPeer, laravel: LaravelQueues) -> None:
+    ran: list[int] = []
+    for n, ends_at in enumerate((time.time() - 5, time.time() + 60)):
+        text = json.loads(make_payload("Late", {"n": n}, time.time()))
+        laravel.push_raw(json.dumps(text | {"retryUntil": int(ends_at)}).encode())
+    with Worker(laravel, Late=lambda job: ran.append(job.data["n"])):
+        until(lambda: laravel.size() == 0)
+    assert ran == [1]
 
 
 def test_unknown_jobs_are_left_to_php(peer: LaravelPeer, laravel: LaravelQueues) -> None:

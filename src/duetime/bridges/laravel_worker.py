@@ -13,11 +13,14 @@ counting as a failure. Reservations are renewed by `consumer/` while a handler r
 import asyncio
 import logging
 import signal
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from duetime.bridges.laravel import LaravelJob, LaravelQueues, ReservedJob
+from duetime.bridges.payload import LaravelPayload
+from duetime.bridges.redis_scripts import ForeignRedis
 from duetime.client import event_loop
 from duetime.consumer.held_leases import HeldLeases
 from duetime.duties import run_duty
@@ -31,8 +34,45 @@ log = logging.getLogger("duetime.bridges")
 
 Handler = Callable[[LaravelJob], object]
 WAIT_S = 2.0
+PAUSED_S = 0.5
 UNKNOWN_DELAY_S = 10
 MAX_ERROR = 10_000
+
+
+class LaravelCache:
+    """The application's cache in Redis, with the flags of `artisan queue:restart` and `queue:pause`, and the count of a
+    job's exceptions. Without it a worker knows none of these.
+
+    `prefix` is everything before `illuminate:queue:restart` in the names of its keys: that of the Redis connection and
+    that of the cache. `connection` is the name of the queue connection, as in `queue:pause redis:default`.
+    """
+
+    def __init__(self, url: str, *, prefix: str = "", connection: str = "redis") -> None:
+        self._redis, self._prefix, self._connection = ForeignRedis(url), prefix, connection
+        self._stamp: list[bytes | None] = []
+
+    def was_restarted(self) -> bool:
+        """Returns whether `queue:restart` was called since this was first asked."""
+        stamp = self._get("illuminate:queue:restart")
+        self._stamp = self._stamp or [stamp]
+        return stamp != self._stamp[0]
+
+    def unpaused(self, queues: Sequence[str]) -> list[str]:
+        if self._get("illuminate:queues:paused") is not None:
+            return []
+        return [name for name in queues if self._get(f"illuminate:queue:paused:{self._connection}:{name}") is None]
+
+    def count_exception(self, uuid: str, most: int) -> bool:
+        """Returns whether the job has had as many exceptions as it may."""
+        key = f"{self._prefix}job-exceptions:{uuid}"
+        self._redis.call("SET", key, 0, "EX", 86_400, "NX")
+        if self._redis.call("INCR", key) < most:
+            return False
+        self._redis.call("DEL", key)
+        return True
+
+    def _get(self, name: str) -> bytes | None:
+        return self._redis.call("GET", self._prefix + name)
 
 
 class ReservedJobs:
@@ -87,10 +127,10 @@ class ReservedJobs:
 class LaravelWorker:
     """`handlers` maps names of jobs to functions: `Class@method`, `Class`, or the class of a serialized PHP command,
     whose handler gets PHP's text. `tries` and `backoff` (seconds) are for payloads that have none, as in
-    `artisan queue:work`.
+    `artisan queue:work`. With a `cache`, it ends after `queue:restart` and leaves paused queues alone.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options of `artisan queue:work`
         self,
         queues: LaravelQueues,
         handlers: Mapping[str, Handler],
@@ -99,13 +139,14 @@ class LaravelWorker:
         concurrency: int = 4,
         tries: int = 1,
         backoff: int = 0,
+        cache: LaravelCache | None = None,
     ) -> None:
         if not handlers:
             raise InvalidSettings("LaravelWorker needs at least one handler")
         if concurrency < 1:
             raise InvalidSettings(f"concurrency must be at least 1, got {concurrency}")
         self._queues, self._handlers, self._names = queues, dict(handlers), list(names)
-        self._concurrency, self._tries, self._backoff = concurrency, tries, backoff
+        self._concurrency, self._tries, self._backoff, self._cache = concurrency, tries, backoff, cache
         self._reserved = ReservedJobs(queues)
         self._running: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
@@ -143,15 +184,30 @@ class LaravelWorker:
                 await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
                 continue
             try:
-                found = await asyncio.to_thread(self._queues.reserve, self._names, free, WAIT_S)
+                found = await asyncio.to_thread(self._reserve, free)
             except StoreUnavailable as error:
                 if outage.failed():
                     log.warning("bridge_unavailable", extra={"error": error.message})
                 await asyncio.sleep(outage.pause_s)
                 continue
             outage.worked()
+            if found is None:
+                log.info("laravel_worker_restarts")
+                return
             for job in found:
                 self._spawn(self._run(job))
+
+    def _reserve(self, limit: int) -> list[ReservedJob] | None:
+        """Returns None after `artisan queue:restart`."""
+        names = self._names
+        if self._cache:
+            if self._cache.was_restarted():
+                return None
+            names = self._cache.unpaused(names)
+        if names:
+            return self._queues.reserve(names, limit, WAIT_S)
+        time.sleep(PAUSED_S)
+        return []
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -169,7 +225,8 @@ class LaravelWorker:
                 log.warning("unknown_laravel_job", extra={"job": reserved.payload.names[0], "queue": reserved.queue})
                 await self._leases.release(lease, delay_ms=UNKNOWN_DELAY_S * 1000)
                 return
-            if self._is_exhausted(reserved):
+            # This attempt is counted already. A job whose earlier attempts ended with their workers may have none left.
+            if reserved.payload.has_ended(reserved.attempts - 1, self._tries):
                 await self._leases.kill(lease, error="attempted too many times")
                 return
             await asyncio.to_thread(handler, job)
@@ -185,10 +242,14 @@ class LaravelWorker:
             else:
                 self._leases.ack(lease)
 
-    def _is_exhausted(self, job: ReservedJob) -> bool:
-        """A job whose earlier attempts ended with their workers is not run again after its last attempt."""
-        tries = self._tries if job.payload.maxTries is None else job.payload.maxTries
-        return job.payload.ends_at is None and 0 < tries < job.attempts
+    def _had_exceptions(self, payload: LaravelPayload) -> bool:
+        """Counts one more. A cache that is away counts none."""
+        most, uuid = payload.maxExceptions, payload.uuid
+        try:
+            return bool(self._cache and most and uuid and self._cache.count_exception(uuid, most))
+        except StoreUnavailable as error:
+            log.warning("bridge_unavailable", extra={"error": error.message})
+            return False
 
     async def _failed(self, lease: Lease, job: LaravelJob, error: str) -> None:
         payload, log_fields = job.payload, {"job": job.payload.names[0], "attempt": job.attempts}
@@ -196,10 +257,10 @@ class LaravelWorker:
             log.warning("laravel_job_failed_after_its_end", extra=log_fields)
             self._leases.drop(lease)
             return
-        tries = self._tries if payload.maxTries is None else payload.maxTries
         log.warning("laravel_job_failed", extra=log_fields)
         try:
-            if payload.ends_at is None and 0 < tries <= job.attempts:
+            had_exceptions = await asyncio.to_thread(self._had_exceptions, payload)
+            if had_exceptions or payload.has_ended(job.attempts, self._tries):
                 await self._leases.kill(lease, error=error)
             else:
                 await self._leases.release(lease, delay_ms=payload.backoff_s(job.attempts, self._backoff) * 1000)

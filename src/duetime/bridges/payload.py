@@ -10,6 +10,7 @@ import math
 import re
 import secrets
 import string
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -39,12 +40,10 @@ class LaravelPayload(Struct, rename={"name": "job"}):
     attempts: int | UnsetType = UNSET
     maxTries: int | None = None
     maxExceptions: int | None = None
-    failOnTimeout: bool | None = None
-    backoff: str | int | None = None
-    delay: int | float | None = None
-    timeout: int | None = None
-    retryUntil: int | None = None
-    timeoutAt: int | None = None
+    backoff: str | int | UnsetType | None = UNSET
+    delay: float | None = None
+    retryUntil: float | None = None
+    timeoutAt: float | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -61,21 +60,28 @@ class LaravelPayload(Struct, rename={"name": "job"}):
         """Returns whether the job is a serialized PHP object, which Python can pass on but not run."""
         return isinstance(self.data, dict) and isinstance(self.data.get("command"), str) and "commandName" in self.data  # pyright: ignore[reportUnknownMemberType]
 
-    @property
-    def ends_at(self) -> int | None:
-        """The unix second after which no further attempt begins."""
-        return self.retryUntil if self.retryUntil is not None else self.timeoutAt
+    def has_ended(self, attempts: int, tries: int) -> bool:
+        """Returns whether no attempt may begin after so many: `retryUntil` has passed or, without one, `maxTries` (or
+        else `tries`) are used up. Zero tries are unlimited.
+        """
+        if ends_at := self.retryUntil or self.timeoutAt:
+            return ends_at <= time.time()
+        most = tries if self.maxTries is None else self.maxTries
+        return 0 < most <= attempts
 
     def backoff_s(self, attempt: int, default_s: int) -> int:
         """The wait after a failed attempt: the entry of that attempt, else the last one."""
-        steps = str(self.backoff).split(",") if self.backoff not in (None, "") else []
+        # Before 8.0 it was called delay, which since 12.11 is the wait before the first attempt.
+        backoff = self.delay if self.backoff is UNSET else self.backoff
+        steps = str(backoff).split(",") if backoff not in (None, "") else []
         try:
-            return max(0, int(steps[min(attempt, len(steps)) - 1])) if steps else default_s
-        except ValueError:
+            return max(0, int(float(steps[min(attempt, len(steps)) - 1]))) if steps else default_s
+        except (ValueError, OverflowError):
             return default_s
 
 
-_decoder = msgspec.json.Decoder(LaravelPayload)
+# Not strict: PHP runs a job whose tries are written as text.
+_decoder = msgspec.json.Decoder(LaravelPayload, strict=False)
 
 
 def read_payload(text: bytes) -> LaravelPayload:
