@@ -10,7 +10,7 @@ import pytest
 
 import duetime
 from duetime.model.backoff import Exponential
-from duetime.model.errors import InvalidRequest
+from duetime.model.errors import InvalidId, InvalidRequest, InvalidSettings, InvalidTime
 from duetime.model.job import NewJob
 from duetime.testing import in_memory
 from tests.worker.conftest import Start
@@ -105,6 +105,66 @@ def test_the_error_names_the_option_the_rule_and_what_was_given() -> None:
     app = duetime.App("memory:")
     with pytest.raises(InvalidRequest, match=r"backoff must be .*\"1s,5s,1m\".*, got \[1, 2\]"):
         app.task(backoff=[1, 2])(job)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("url", [5, b"memory:", "foo:bar", "sqlite", "http:", "http://", "ftp://example.com"])
+def test_a_url_that_opens_nothing_is_refused_at_the_start(url: Any) -> None:
+    for opened in (duetime.App, duetime.connect, duetime.connect_async):
+        with pytest.raises(InvalidSettings, match="URL"):
+            opened(url)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "shop.send", job, [job]])
+def test_only_a_step_is_part_of_a_chain_a_group_or_a_batch(wrong: Any) -> None:
+    app = duetime.App("memory:")
+    task = app.task(job)
+    uses: list[Callable[[], object]] = [
+        lambda: duetime.chain(wrong),
+        lambda: duetime.chain(task.step(), wrong),
+        lambda: duetime.group(wrong),
+        lambda: duetime.group(task.step()).then(wrong),
+        lambda: app.batch("news").open().add(wrong),
+    ]
+    if wrong is not None:
+        uses.append(lambda: app.batch("news", then=wrong))
+    for use in uses:
+        with pytest.raises(InvalidRequest, match=r"must be made by task\.step\(\.\.\.\), got "):
+            use()
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("misuse", "kind"),
+    [
+        (lambda app: app.cron(None)(job), InvalidRequest),
+        (lambda app: app.cron(b"* * * * *")(job), InvalidRequest),
+        (lambda app: app.cron("* * * * *", tz=5)(job), InvalidTime),
+        (lambda app: app.cron("* * * * *", missed="some")(job), InvalidRequest),
+        (lambda app: app.every("1h", missed=None)(job), InvalidRequest),
+        (lambda app: app.every("1h", name=5)(job), InvalidRequest),
+        (lambda app: app.on("failed")(None), InvalidRequest),
+        (lambda app: app.use(None), InvalidRequest),
+        (lambda app: app.after_commit("x"), InvalidRequest),
+        (lambda app: app.task(job).bulk(None), InvalidRequest),
+        (lambda app: app.task(job).bulk("ab"), InvalidRequest),
+        (lambda app: app.output("mail", 5), InvalidId),
+        (lambda app: app.progress("mail", 5), InvalidId),
+        (lambda app: app.batch(5), InvalidRequest),
+        (lambda app: app.batch("news").open().shift(None), InvalidTime),
+    ],
+)
+def test_wrong_types_are_refused_where_they_are_given(misuse: Callable[[Any], object], kind: type[Exception]) -> None:
+    with duetime.App("memory:") as app, pytest.raises(kind) as caught:
+        misuse(app)
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, 5, "memory:", {"default": 5}, {"default": {}}, {"default": {"uri": "memory:"}}]
+)
+def test_connections_are_urls_or_options_by_name(wrong: Any) -> None:
+    with pytest.raises(InvalidSettings, match="connection"):
+        duetime.connections.configure(wrong)
 
 
 @pytest.mark.parametrize("url", ["sqlite", "redis", "postgres", "mysql", "group"], indirect=True)

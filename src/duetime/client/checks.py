@@ -35,6 +35,11 @@ def instance(what: str, value: Any, kind: type) -> None:
         raise InvalidRequest(f"{what} must be a {kind.__name__}, got {value!r:.40}")
 
 
+def check_callable(what: str, value: object) -> None:
+    if not callable(value):
+        raise InvalidRequest(f"{what} must be a function or another callable, got {value!r:.60}")
+
+
 def job_ids(values: Any) -> list[str]:
     return [check_id(one) for one in items("ids", values)]
 

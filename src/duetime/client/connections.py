@@ -41,13 +41,14 @@ class Connections:
         under names whose description changes are closed. `default` is the one that `connection()` returns.
         """
         described: dict[str, ConnectionOptions] = {}
+        if not isinstance(connections, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidSettings(f"connections must be a mapping by name, got {connections!r:.60}")
         for name, one in connections.items():
             options: ConnectionOptions = {"url": one} if isinstance(one, str) else one
-            unknown = options.keys() - ConnectionOptions.__annotations__.keys()
-            if unknown or not options.get("url"):
-                raise InvalidSettings(
-                    f"connection {name!r} must have a url and options of connect(), got {sorted(options)}"
-                )
+            known = ConnectionOptions.__annotations__.keys()
+            if not isinstance(options, Mapping) or options.keys() - known or not options.get("url"):  # pyright: ignore[reportUnnecessaryIsInstance]
+                given = sorted(options) if isinstance(options, Mapping) else repr(options)  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidSettings(f"connection {name!r} must have a url and options of connect(), got {given}")
             described[name] = options
         with self._lock:
             changed = [name for name in self._clients if described.get(name) != self._options.get(name)]

@@ -20,7 +20,7 @@ import certifi
 import msgspec
 
 from duetime.client.call import Call, Request
-from duetime.client.transport import UNREACHABLE
+from duetime.client.transport import UNREACHABLE, server_address
 from duetime.model.backoff import Outage
 from duetime.model.errors import DuetimeError, InvalidSettings, StoreUnavailable
 from duetime.wire import convert, messages
@@ -61,7 +61,7 @@ class IdleConnection(NamedTuple):
 
 class SyncHttp:
     def __init__(self, url: str, token: str | None, *, more_headers: MoreHeaders = dict) -> None:
-        self._server = _address(url)
+        self._server = server_address(url)
         self._headers = {**_basic(self._server, "authorization"), **headers(token)}
         self._more_headers = more_headers
         self._proxy = _proxy(self._server)
@@ -137,16 +137,6 @@ class SyncHttp:
         self._is_closed = True
         while self._idle:
             self._idle.pop().connection.close()
-
-
-def _address(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        if parts.hostname and parts.port != 0:
-            return parts
-    except ValueError:
-        pass
-    raise InvalidSettings(f"not the URL of a server: {url.rpartition('@')[2]!r}")
 
 
 def _basic(address: SplitResult, header: str) -> dict[str, bytes]:

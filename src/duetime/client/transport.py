@@ -5,6 +5,7 @@ from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 from duetime.client.call import Call
 from duetime.model.errors import ClientClosed, InvalidRequest, InvalidSettings
@@ -31,7 +32,25 @@ def is_http(url: str) -> bool:
     """Raises InvalidSettings if the URL is not a text."""
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidSettings(f"the URL of a store or server must be text, got {url!r}")
-    return url.startswith(("http://", "https://"))
+    return url.startswith(("http:", "https:"))
+
+
+def check_url(url: str) -> None:
+    """Raises InvalidSettings for a URL that cannot be opened, before it is."""
+    if is_http(url):
+        server_address(url)
+    else:
+        import_module("duetime.stores.open").check_url(url)
+
+
+def server_address(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        if parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:
+        pass
+    raise InvalidSettings(f"server URL must be like http://host:port, got {url.rpartition('@')[2]!r}")
 
 
 def store_url(url: str) -> str | None:
@@ -103,6 +122,7 @@ def open_async(options: ConnectOptions) -> AsyncTransport:
 
 def _open(options: ConnectOptions, colour: str) -> Any:
     """Imports what the URL needs and no more: to import an HTTP client takes longer than all else."""
+    check_url(options.url)
     tracing = _tracing() if options.tracing else None
     if is_http(options.url):
         http = getattr(import_module(f"duetime.client.{colour.lower()}_http"), f"{colour}Http")

@@ -195,6 +195,8 @@ def _from_datetime(value: datetime) -> int:
 
 def time_zone(name: str) -> ZoneInfo:
     """The time zone of a name such as Asia/Shanghai. Raises InvalidTime."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidTime(f"time zone must be text, got {name!r:.60}")
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError for a folder of zones, or a name that is too long

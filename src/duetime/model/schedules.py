@@ -102,6 +102,8 @@ def every(interval: Duration) -> Every:
 
 def cron(expression: str, tz: str = "UTC") -> Cron:
     """Raises InvalidRequest for what is no cron expression, never runs, or is in no known time zone."""
+    if not isinstance(expression, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequest(f"cron expression must be text, got {expression!r:.60}")
     if len(expression) > MAX_CRON:
         raise InvalidRequest(f"cron expression must have at most {MAX_CRON} characters, got {len(expression)}")
     try:

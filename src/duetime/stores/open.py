@@ -79,6 +79,12 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
             raise _unknown(url)
 
 
+def check_url(url: str) -> None:
+    """Raises InvalidSettings if no store can have this URL. Imports and opens nothing."""
+    if _scheme(url) not in SCHEMES:
+        raise _unknown(url)
+
+
 def _scheme(url: str) -> str:
     """Empty if the URL has none. Raises InvalidSettings if its host cannot be read."""
     try:

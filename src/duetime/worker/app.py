@@ -21,14 +21,15 @@ from typing import Any, TypedDict, Unpack, cast, overload
 
 from duetime.client import AsyncClient, Client
 from duetime.client.call import Call
-from duetime.client.checks import check_options
+from duetime.client.checks import check_callable, check_options
 from duetime.client.client import QueueClient
+from duetime.client.transport import check_url
 from duetime.model.backoff import Backoff
 from duetime.model.clock import Clock, Duration, SystemClock
 from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.ids import IdMaker
 from duetime.model.masking import mask
-from duetime.model.names import DEFAULT_NAMESPACE, check_namespace, check_queue
+from duetime.model.names import DEFAULT_NAMESPACE, check_id, check_namespace, check_queue
 from duetime.model.schedules import Missed, Schedule, cron, every
 from duetime.worker.after_commit import AfterCommit, Hook
 from duetime.worker.batches import BatchPlan, TaskBatch, plan_batch
@@ -80,6 +81,7 @@ class App:
         self.url = url or os.environ.get("DUETIME_URL") or ""
         if not self.url:
             raise InvalidSettings("App must have the URL of a store or server: set App(url) or DUETIME_URL")
+        check_url(self.url)
         self.namespace = check_namespace(namespace)
         self.token = token
         self.default_queue = check_queue(namespace, queue).name
@@ -196,10 +198,13 @@ class App:
 
     def after_commit(self, hook: Hook) -> None:
         """Hold back pushes inside the caller's database transactions; see `duetime.worker.after_commit`."""
+        check_callable("hook of after_commit", hook)
         self.pusher = AfterCommit(self.pusher, self, hook)
 
     def use(self, *middleware: Middleware) -> None:
         """Put middleware around the runs of every task, outside of the task's own; see `duetime.worker.middleware`."""
+        for one in middleware:
+            check_callable("middleware", one)
         self.middleware += middleware
 
     def on(self, event: str) -> Callable[[L], L]:
@@ -218,12 +223,12 @@ class App:
 
     def progress(self, queue: str, job_id: str) -> int:
         """Percent of a job as its task last said; 0 if it said nothing."""
-        name = progress_name(check_queue(self.namespace, queue), job_id)
+        name = progress_name(check_queue(self.namespace, queue), check_id(job_id))
         return self.send(count(self.namespace, name))
 
     def output(self, queue: str, job_id: str) -> list[str]:
         """The last lines that the task of a running job logged; empty a minute after the job has ended."""
-        return self.send(job_output(check_queue(self.namespace, queue), job_id)).lines
+        return self.send(job_output(check_queue(self.namespace, queue), check_id(job_id))).lines
 
     def send(self, call: Call[Answer]) -> Answer:
         """Send any call of the SDK to the store or server; blocks."""

@@ -53,7 +53,7 @@ from duetime.model.job import DAY_MS, Counts, Delivery, IfExists, Job, Moved, Ne
 from duetime.model.names import FOLLOWS, MAX_ID, Queue, check_id, check_queue
 from duetime.stores.base import Mark, RulesChange
 from duetime.stores.finishes import Finish
-from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, filled_body, forward
+from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, check_steps, filled_body, forward
 from duetime.worker.current_job import INFIX, running_queue
 from duetime.worker.handle import TaskHandle
 from duetime.worker.pusher import Work, both, renamed, send_work_async
@@ -176,6 +176,9 @@ def plan_batch(
     *,
     allow_failures: bool,
 ) -> BatchPlan:
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequest(f"batch name must be text, got {name!r:.60}")
+    check_steps("batch", [step for step in callbacks.values() if step is not None])
     steps = {
         word: chained(step.previous, renamed(step.outgoing, app.make_id()))
         for word, step in callbacks.items()
@@ -218,6 +221,7 @@ class TaskBatch:
         """Push tasks into the batch; a handle each. Also from a task of the batch while that runs. Raises Conflict if
         the batch is closed, cancelled or over.
         """
+        check_steps("batch", steps)
         if found := next((step for step in steps if step.previous), None):
             raise InvalidRequest(f"task of a batch cannot use PREVIOUS: {found.task.name}")
         jobs = [renamed(step.outgoing, self.app.make_id(), self._queue) for step in steps]
@@ -349,9 +353,8 @@ def _signed_ms(by: Duration) -> int:
     if isinstance(by, str):
         text = by.strip()
         return -duration_ms(text[1:]) if text.startswith("-") else duration_ms(text)
-    if isinstance(by, timedelta):
-        return -duration_ms(-by) if by < timedelta(0) else duration_ms(by)
-    return -duration_ms(-by) if by < 0 else duration_ms(by)
+    negative = by < timedelta(0) if isinstance(by, timedelta) else isinstance(by, int | float) and by < 0
+    return -duration_ms(-by) if negative else duration_ms(by)
 
 
 def cancel_waiting(queue: Queue) -> Work[int]:

@@ -61,12 +61,19 @@ class TaskStep(Generic[R]):
     previous: str = ""
 
 
+def check_steps(whole: str, steps: Sequence[object]) -> None:
+    for step in steps:
+        if not isinstance(step, TaskStep):
+            raise InvalidRequest(f"each step of a {whole} must be made by task.step(...), got {step!r:.60}")
+
+
 class TaskChain(Generic[R]):
     """Pushed by `delay` or `delay_async`; each push is a chain of its own."""
 
     def __init__(self, steps: Sequence[TaskStep[Any]]) -> None:
         if not steps:
             raise InvalidRequest("chain must have at least one step")
+        check_steps("chain", steps)
         if steps[0].previous:
             raise InvalidRequest(f"first step of a chain cannot use PREVIOUS: {steps[0].task.name}")
         self._steps = steps

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from duetime.client.checks import check_callable
 from duetime.model.errors import InvalidRequest
 from duetime.worker.retry_rules import Decision
 from duetime.worker.runs import Ended, Failure, JobInfo, Run
@@ -85,6 +86,7 @@ class Listeners:
     def add(self, name: str, listener: L) -> L:
         if name not in NAMES:
             raise InvalidRequest(f"event must be one of {', '.join(NAMES)}, got {name!r}")
+        check_callable("listener", listener)
         if inspect.iscoroutinefunction(listener):
             raise InvalidRequest(f"listener must be a plain function, got the async {listener!r}")
         self._by_name.setdefault(name, []).append(listener)

@@ -23,7 +23,7 @@ from duetime.model.names import FOLLOWS, Queue, check_queue
 from duetime.stores.finishes import Join
 from duetime.wire.messages import MAX_RESULTS
 from duetime.wire.payload import Payload
-from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, new_job
+from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, check_steps, new_job
 from duetime.worker.handle import Place, TaskHandle
 from duetime.worker.pusher import Outgoing, Work, both, renamed
 from duetime.worker.runs import Fail
@@ -73,6 +73,7 @@ class TaskGroup:
     def __init__(self, steps: Sequence[TaskStep[Any]]) -> None:
         if not steps:
             raise InvalidRequest("group must have at least one task")
+        check_steps("group", steps)
         if found := next((step for step in steps if step.previous), None):
             raise InvalidRequest(f"task of a group cannot use PREVIOUS: {found.task.name}")
         self.steps = steps
@@ -108,6 +109,7 @@ class JoinedGroup(Generic[R]):
     """A group with a callback. Pushed by `delay` or `delay_async`."""
 
     def __init__(self, members: TaskGroup, callback: TaskStep[R]) -> None:
+        check_steps("group", [callback])
         self.app = members.app
         self._members = members
         self._callback = callback

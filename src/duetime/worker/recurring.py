@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec.structs import replace
 
@@ -47,11 +47,15 @@ class Recurring:
             task.arguments.pack((), {})
         except InvalidRequest:
             raise InvalidRequest(f"{task.name} cannot recur: all its arguments must have a default") from None
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequest(f"schedule name must be text, got {name!r:.60}")
         if len(name) > MAX_SCHEDULE_NAME:
             raise InvalidRequest(
                 f"schedule name must have at most {MAX_SCHEDULE_NAME} characters, give another name=: {name!r}"
             )
         self.name = check_id(name)
+        if missed not in get_args(Missed):
+            raise InvalidRequest(f"missed must be one of {', '.join(get_args(Missed))}, got {missed!r:.60}")
         self.task = task
         self.schedule = schedule
         self.missed: Missed = missed

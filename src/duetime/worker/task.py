@@ -230,7 +230,7 @@ class Task(Generic[P, R]):
         arguments or a mapping of keyword arguments. All are checked before the first is pushed.
         """
         wait_ms = None if delay is None else delay_ms(delay)
-        many = [self.prepare(wait_ms, None, *_split(call)) for call in calls]
+        many = [self.prepare(wait_ms, None, *_split(call)) for call in checks.items("calls", calls)]
         if self._call.id is not None and len(many) > 1:
             raise InvalidRequest(f"cannot use id={self._call.id!r} for {len(many)} calls: ids must be unique")
         moved = yield from self.app.pusher.push(many)
