@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 import duetime
-from duetime.console.errors_seen import ErrorName, fold_frames, name_error
+from duetime.console.errors_seen import ErrorName, fold_frames, name_error, quote_error
 from tests.console.conftest import Visitor
 from tests.plugins.until import until
 
@@ -72,6 +72,12 @@ def groups(page: str) -> dict[str, str]:
 )
 def test_an_error_is_named_by_type_and_the_line_that_says_most(error: str, name: ErrorName) -> None:
     assert name_error(error) == name
+
+
+def test_the_error_of_one_job_is_quoted_as_it_is() -> None:
+    trace = TRACE.format(line=3, last="ValueError: no order 52001")
+    assert quote_error(trace) == ErrorName("ValueError", "ValueError: no order 52001")
+    assert quote_error("") == ErrorName("", "")
 
 
 def test_frames_of_the_framework_are_folded() -> None:
@@ -176,7 +182,7 @@ async def test_each_try_of_a_job_is_shown_with_its_error(
     await until(lambda: all(f"try {n} of many" in boss.get("job", **place, id=job_id).text for n in range(3)))
     page = boss.get("job", **place, id=job_id).text
     assert ">Retrying<" in page
-    assert "Try 4 of 4 is due" in page
+    assert "Try 4 of 4: due" in page
     listed = boss.get("jobs", **place, state="retrying").text
     assert job_id in listed
     assert "try 4 of 4" in listed

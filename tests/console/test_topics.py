@@ -7,8 +7,11 @@ import pytest
 
 import duetime
 from duetime.client.topics import Topics
+from duetime.console.pages.topics import health_of
 from duetime.model.errors import TopicNotFound
+from duetime.wire.messages import TopicCountsOut
 from tests.console.conftest import Visitor
+from tests.plugins.until import until
 
 
 class Receiver(BaseHTTPRequestHandler):
@@ -107,3 +110,25 @@ def test_a_new_topic_is_tried_before_it_is_created(boss: Visitor, client: duetim
     assert 'name="cap" value="7"' in page  # the form is kept
     assert "tried" not in [one.topic for one in Topics(client).list_topics()]
     assert boss.post("do/try-topic", **{**form, "cap": "many"}).text.count('class="field-error"') == 1
+
+
+async def test_a_call_that_failed_by_its_condition_is_red_whatever_its_status(
+    boss: Visitor, client: duetime.Client, receiver: str
+) -> None:
+    for key, condition, color in (("called-well", "", "ready"), ("called-badly", "{res.code} == 200", "dead")):
+        Topics(client).add(key, receiver, method="GET", retry_if=condition)
+        job_id = Topics(client).add_job(key, {"a": "1"}).id
+        place = {"pool": "default", "namespace": "default", "queue": key}
+        await until(lambda place=place, job_id=job_id: job_id in calls_of(boss.get("topic", **place).text))
+        await until(lambda place=place, color=color: f'badge {color}">200' in calls_of(boss.get("topic", **place).text))
+
+
+def calls_of(page: str) -> str:
+    return page.split("Last calls")[1].split("</section>", maxsplit=1)[0]
+
+
+def test_a_topic_whose_calls_all_failed_today_is_not_idle(client: duetime.Client) -> None:
+    topic = Topics(client).add("not-idle", "http://127.0.0.1:9/never")
+    assert health_of(topic, [], TopicCountsOut(failed=7)) == ("failing", 7)
+    assert health_of(topic, [], TopicCountsOut(failed=7, notified=1)) == ("ok", 0)
+    assert health_of(topic, [], TopicCountsOut()) == ("idle", 0)

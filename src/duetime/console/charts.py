@@ -22,11 +22,12 @@ class Bar(NamedTuple):
 
 
 def nice_top(highest: float) -> int:
-    """The top of an axis: 1, 2, 5 or 10 times a power of ten, at least as high as the highest value."""
+    """The top of an axis, at least as high as the highest value: its half is a round number, too."""
     if highest <= 1:
         return 1
     power = 10 ** math.floor(math.log10(highest))
-    return int(next(step * power for step in (1, 2, 4, 5, 8, 10) if step * power >= highest))
+    tops = (round(step * power) for step in (1, 1.2, 1.6, 2, 3, 4, 6, 8, 10))
+    return next(top for top in tops if top >= highest)
 
 
 def bars(found: Sequence[Bar], *, about: str, kind: str = "", small: bool = False, capacity: float = 0) -> Markup:

@@ -35,15 +35,27 @@ in `customer 297` is not one.
 
 
 class ErrorName(NamedTuple):
-    """`kind` is the type of the exception, empty if the error names none; `line` is the line that says most, with an N
-    for each number, address, time and id that varies from job to job. Codes such as MD01 and 503 are kept.
-    """
+    """`kind` is the type of the exception, empty if the error names none; `line` is the line that says most."""
 
     kind: str
     line: str
 
 
 def name_error(error: str) -> ErrorName:
+    """What groups of jobs are called: the line has an N for each number, address, time and id that varies from job to
+    job. Codes such as MD01 and 503 are kept.
+    """
+    kind, line = _main_line(error)
+    return ErrorName(kind, _VARIES.sub(_replace, line)[:LONGEST])
+
+
+def quote_error(error: str) -> ErrorName:
+    """What one job is shown with: the line as it is."""
+    kind, line = _main_line(error)
+    return ErrorName(kind, line[:LONGEST])
+
+
+def _main_line(error: str) -> ErrorName:
     """The type and last line of a traceback, else the first line."""
     text = error[-LOOKED_AT:].strip()
     if not text:
@@ -52,7 +64,7 @@ def name_error(error: str) -> ErrorName:
     line = line.strip()
     found = _EXCEPTION.match(line)
     kind = found[0].rstrip(":") if found and _is_type(found[0].rstrip(":")) else ""
-    return ErrorName(kind, _VARIES.sub(_replace, line[: 2 * LONGEST])[:LONGEST])
+    return ErrorName(kind, line[: 2 * LONGEST])
 
 
 def _last_line(text: str) -> str:

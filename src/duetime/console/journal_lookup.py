@@ -21,6 +21,7 @@ from duetime.model.settings import Settings
 
 WITHIN_S = 3.0
 MOST_IDS = 50
+CALL_EVENTS = (b'"event":"notified"', b'"event":"released"', b'"event":"dead"')
 TAIL = 4_194_304
 """Bytes at the end of the newest segments in which the last calls of a topic are looked for."""
 
@@ -63,6 +64,13 @@ class JobTimeline(NamedTuple):
     def tries(self) -> list[JobTry]:
         """The tries of the last incarnation, oldest first."""
         return tries_of(self.lives[-1]) if self.lives else []
+
+
+class TopicCall(NamedTuple):
+    """A call of a topic. `failed`: the job was tried again or given up after it, whatever status the answer had."""
+
+    entry: Entry
+    failed: bool
 
 
 class JournaledJob(NamedTuple):
@@ -167,21 +175,26 @@ def _newest(found: dict[tuple[str, Queue, str], Entry]) -> list[JournaledJob]:
     return sorted(jobs, key=lambda one: -one.last.ts)
 
 
-async def last_calls(settings: Settings, pool: str, queue: Queue, most: int) -> list[Entry]:
+async def last_calls(settings: Settings, pool: str, queue: Queue, most: int) -> list[TopicCall]:
     """The last calls of a topic that this machine's journal has, newest first."""
     folder = _folder(settings)
     if folder is None:
         return []
 
-    def read() -> list[Entry]:
-        deadline, found = time.monotonic() + WITHIN_S, list[Entry]()
+    def read() -> list[TopicCall]:
+        deadline, calls, failed = time.monotonic() + WITHIN_S, list[Entry](), set[tuple[str, int, int]]()
         for path in _newest_segments(folder)[:8]:
-            for entry in _lines_with(path, b'"event":"notified"', tail=TAIL):
-                if (entry.pool, entry.namespace, entry.queue) == (pool, *queue):
-                    found.append(entry)
-            if time.monotonic() > deadline or len(found) >= most:
+            for entry in _lines_with(path, *CALL_EVENTS, tail=TAIL):
+                if (entry.pool, entry.namespace, entry.queue) != (pool, *queue):
+                    continue
+                if entry.event is Event.NOTIFIED:
+                    calls.append(entry)
+                else:
+                    failed.add((entry.id, entry.born, entry.attempt))
+            if time.monotonic() > deadline or len(calls) >= most:
                 break
-        return sorted(found, key=lambda one: -one.ts)[:most]
+        newest = sorted(calls, key=lambda one: -one.ts)[:most]
+        return [TopicCall(one, not one.status or (one.id, one.born, one.attempt) in failed) for one in newest]
 
     return await asyncio.to_thread(read)
 
@@ -197,7 +210,7 @@ def _newest_segments(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def _lines_with(path: Path, needle: bytes, tail: int = 0) -> Iterator[Entry]:
+def _lines_with(path: Path, *needles: bytes, tail: int = 0) -> Iterator[Entry]:
     try:
         with path.open("rb") as file:
             if tail:
@@ -205,10 +218,11 @@ def _lines_with(path: Path, needle: bytes, tail: int = 0) -> Iterator[Entry]:
             content = file.read()
     except FileNotFoundError:
         return
-    at = content.find(needle)
-    while at >= 0:
-        start, end = content.rfind(b"\n", 0, at) + 1, content.find(b"\n", at) + 1
-        if end:
-            with suppress(ValueError):  # damage is reported by `duetime history` and the audit
-                yield read_line(content[start:end])
-        at = content.find(needle, end or at + 1)
+    for needle in needles:
+        at = content.find(needle)
+        while at >= 0:
+            start, end = content.rfind(b"\n", 0, at) + 1, content.find(b"\n", at) + 1
+            if end:
+                with suppress(ValueError):  # damage is reported by `duetime history` and the audit
+                    yield read_line(content[start:end])
+            at = content.find(needle, end or at + 1)

@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from duetime.console.bulk_runs import DEAD_VERBS, BulkRun
-from duetime.console.errors_seen import ErrorName, fold_frames, name_error
+from duetime.console.errors_seen import ErrorName, fold_frames, name_error, quote_error
 from duetime.console.failures import FailureGroup, GroupKey, Place
 from duetime.console.formats import number
 from duetime.console.pages.jobs import export_lines, preview
@@ -94,7 +94,7 @@ async def _details(visit: Visit, page: Sequence[tuple[Place, str]]) -> list[tupl
             left = left[len(jobs) :]
             found |= {(place, job.id): job for job in jobs if job is not None and job.state is State.DEAD}
     dead = [(place, found[place, job_id]) for place, job_id in page if (place, job_id) in found]
-    return [(place[0], job, preview(job), name_error(job.error)) for place, job in dead]
+    return [(place[0], job, preview(job), quote_error(job.error)) for place, job in dead]
 
 
 # --- actions

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.responses import HTMLResponse, Response
 
 from duetime.console.action_log import changes
-from duetime.console.errors_seen import FoldedTrace, fold_frames, name_error
+from duetime.console.errors_seen import FoldedTrace, fold_frames, quote_error
 from duetime.console.formats import body_text, clock_time, full_time
 from duetime.console.forms import FormReader, read_span, whole_number
 from duetime.console.journal_lookup import JobTry, read_timeline
@@ -50,7 +50,7 @@ async def show_job(visit: Visit) -> Response:
         text=text,
         call=describe(job.body) if job else None,
         is_retrying=job is not None and job.state in (State.DELAYED, State.READY) and job.attempt > 0,
-        error_name=name_error(job.error) if job and job.error else None,
+        error_name=quote_error(job.error) if job and job.error else None,
         tries=[(one, fold_frames(one.error) if one.error else FoldedTrace("", 0)) for one in reversed(tries)],
         worker=await _worker(visit, running) if running else None,
         progress=await read_progress(visit, pool, queue, job_id) if running else 0,

@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from duetime.console.bulk_runs import VERBS
-from duetime.console.errors_seen import ErrorName, name_error
+from duetime.console.errors_seen import quote_error
 from duetime.console.formats import body_text
 from duetime.console.forms import FormReader
 from duetime.console.job_lines import job_line
@@ -212,10 +212,7 @@ async def list_jobs(visit: Visit) -> Response:
         since=shown_time(visit, wanted.since),
         until=shown_time(visit, wanted.until),
         found=found,
-        rows=[
-            (job, text, name_error(job.error) if job.error else ErrorName("", ""))
-            for job, text in zip(found.jobs, found.previews, strict=True)
-        ],
+        rows=[(job, text, quote_error(job.error)) for job, text in zip(found.jobs, found.previews, strict=True)],
         total=sum(getattr(counts, str(state)) for state in wanted.states),
         tabs=TABS,
         verbs=VERBS,

@@ -40,7 +40,7 @@ DUE_SPANS: Mapping[str, tuple[int, int, int]] = {
 """The width of a bar, how many bars there are, and how many there are from one label to the next."""
 HISTORIES = (*SPANS, "month")
 SORTS: Mapping[str, Callable[[LiveQueue], Any]] = {
-    "queue": lambda line: line.queue,
+    "queue": lambda line: (line.is_internal, line.queue),
     "ready": lambda line: -line.counts.ready,
     "delayed": lambda line: -line.counts.delayed,
     "leased": lambda line: -line.counts.leased,
@@ -72,7 +72,8 @@ async def list_queues(visit: Visit) -> Response:
     hidden = 0
     found, problems = await live.looks.names()
     if sort == "queue" and len(found) > MANY_QUEUES:
-        places = sorted(place for place in found if _is_wanted(visit, wanted, *place))
+        wished = (place for place in found if _is_wanted(visit, wanted, *place))
+        places = sorted(wished, key=lambda place: (place[1].name.startswith(INTERNAL), place))
     else:
         look = await live.looks.look_for_page(is_partial=visit.is_partial)
         lines = [line for line in look.lines if _is_wanted(visit, wanted, line.pool, line.queue)]
@@ -208,6 +209,7 @@ def _history_charts(visit: Visit, pool: str, queue: Queue, span: str) -> list[tu
                 "labels": [visit.say("state.ready")],
                 "colors": ["--ready"],
                 "data": [[int(one.at) for one in points], [one.backlog for one in points]],
+                "whole": True,
             },
         ),
         ("lateness", {**frame, **lateness_series(visit, points)}),

@@ -13,7 +13,7 @@ from duetime.callbacks.outcome import CallbackAnswer, Verdict, judge
 from duetime.callbacks.topic_registry import KIND, TopicAddress
 from duetime.console.action_log import changes
 from duetime.console.charts import Bar
-from duetime.console.errors_seen import name_error
+from duetime.console.errors_seen import quote_error
 from duetime.console.forms import FormReader, FormRefused, read_span, whole_number
 from duetime.console.journal_lookup import last_calls
 from duetime.console.pages.overview import day_bar, last_days
@@ -80,6 +80,8 @@ def health_of(topic: TopicOut, troubles: Sequence[TopicTrouble], today: TopicCou
         return "offline", failures
     if any(one.pause_s for one in troubles):
         return "breaker", failures
+    if not failures and not today.notified:
+        failures = today.failed
     if failures:
         return "failing", failures
     return ("ok" if today.notified else "idle"), 0
@@ -164,14 +166,14 @@ async def _page(visit: Visit, *, sample: SampleOut | None = None, secret: str = 
     dead: Sequence[Job | None] = await store.get(place.queue, ids) if ids else ()
     troubles = (await _troubles(visit)).get(place.key, [])
     calls = await last_calls(visit.parts.settings, place.pool, place.queue, CALLS)
-    times = sorted(call.ms for call in calls)
+    times = sorted(call.entry.ms for call in calls)
     return visit.page(
         "topic.html",
         pool=place.pool,
         queue=place.queue,
         topic=topic,
         counts=counts,
-        failures=[(job, name_error(job.error)) for job in dead if job is not None and job.state is State.DEAD],
+        failures=[(job, quote_error(job.error)) for job in dead if job is not None and job.state is State.DEAD],
         troubles=troubles,
         health=health_of(topic, troubles, today(topic)),
         success=success_of(today(topic)),

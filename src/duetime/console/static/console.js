@@ -7,19 +7,22 @@ const root = document.body.dataset.root;
 const $ = (id) => document.getElementById(id);
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-const zoned = (at) => uPlot.tzDate(new Date(at * 1000), document.body.dataset.zone || "Etc/UTC");
+const here = Intl.DateTimeFormat().resolvedOptions().timeZone; // the server learns of it with the second page
+const zoned = (at) => uPlot.tzDate(new Date(at * 1000), (document.body.dataset.times === "utc" ? "" : here) || "Etc/UTC");
 const clock = (at, form) => uPlot.fmtDate(form)(zoned(at));
 
 // The lateness chart has a logarithmic axis of milliseconds; its values are shown as people say them.
+const units = JSON.parse(document.body.dataset.units);
+const STEPS = [1, 10, 100, 1e3, 1e4, 6e4, 6e5, 36e5, 36e6, 864e5, 864e6];
 function spoken(ms) {
   if (ms == null) return "–";
-  for (const [unit, size] of [["d", 864e5], ["h", 36e5], ["m", 6e4], ["s", 1e3]]) if (ms >= size) return `${+(ms / size).toFixed(ms < size * 10 ? 1 : 0)} ${unit}`;
-  return `${+ms.toFixed(ms < 10 ? 1 : 0)} ms`;
+  const [unit, size] = [["d", 864e5], ["h", 36e5], ["m", 6e4], ["s", 1e3], ["ms", 1]].find(([, one]) => ms >= one) || ["ms", 1];
+  return units[unit].replace("{}", +(ms / size).toFixed(ms < size * 10 ? 1 : 0));
 }
 
 function draw(element) {
   if (!window.uPlot || !element.dataset.chart) return;
-  const { labels, data, colors, span, kind, now, days, dashed } = JSON.parse(element.dataset.chart);
+  const { labels, data, colors, span, kind, now, days, dashed, whole } = JSON.parse(element.dataset.chart);
   const known = charts.get(element.id);
   if (known && known.root.isConnected && known.labels === labels.join()) {
     known.range = [now - span, now];
@@ -41,12 +44,12 @@ function draw(element) {
         // The axis always spans the time that was chosen, with a gap where nothing is known.
         x: { range: (plot) => plot.range || [now - span, now] },
         y: isTime
-          ? { distr: 3, range: (_, low, high) => [1, 10 ** Math.ceil(Math.log10(Math.max(high || 0, 100)))] }
+          ? { distr: 3, range: (_, low, high) => [1, STEPS.find((one) => one >= Math.max(high || 0, 100)) || high] }
           : { range: (_, low, high) => [0, Math.max((high || 0) * 1.08, 1)] },
       },
       axes: [
         { ...axis, values: (_, ticks) => ticks.map((at) => clock(at, days ? "{MM}-{DD}" : "{HH}:{mm}")), space: 70, size: 28 },
-        { ...axis, size: 52, ...(isTime ? { splits: (plot) => [0, 1, 2, 3, 4, 5, 6, 7, 8].map((one) => 10 ** one).filter((one) => one <= plot.scales.y.max) } : {}), values: (_, ticks) => ticks.map((one) => (one == null ? "" : isTime ? spoken(one) : one.toLocaleString())) },
+        { ...axis, size: 52, ...(isTime ? { splits: (plot) => STEPS.filter((one) => one <= plot.scales.y.max), filter: (_, splits) => splits } : whole ? { incrs: [..."01234567"].flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power)) } : {}), values: (_, ticks) => ticks.map((one) => (one == null ? "" : isTime ? spoken(one) : one.toLocaleString())) },
       ],
       series: [
         { label: " ", value: (_, at) => (at == null ? "" : clock(at, "{MM}-{DD} {HH}:{mm}:{ss}")) },
@@ -83,10 +86,7 @@ document.addEventListener("htmx:sseOpen", (event) => {
   event.detail.source.addEventListener("away", away);
 });
 for (const name of ["htmx:sseError", "htmx:sseClose", "htmx:sendError"]) document.addEventListener(name, () => say("server", $("lost").dataset.server));
-function refresh() {
-  drawAll();
-  count();
-}
+const refresh = () => [drawAll, count].forEach((update) => update());
 document.addEventListener("htmx:afterSwap", refresh);
 // A tab that nobody looks at asks for nothing, and catches up when it is shown again.
 document.addEventListener("htmx:beforeRequest", (event) => {
@@ -128,8 +128,7 @@ function count() {
   document.querySelectorAll("[data-selected]").forEach((bar) => {
     const ticked = document.querySelectorAll(`input[name="${bar.dataset.selected}"]:checked`).length;
     bar.hidden = !ticked;
-    const text = bar.querySelector("[data-text]");
-    if (text) text.textContent = text.dataset.text.replace("{count}", ticked);
+    bar.querySelectorAll("[data-text]").forEach((text) => (text.textContent = text.dataset.text.replace("{count}", ticked)));
   });
 }
 document.addEventListener("change", (event) => {
@@ -180,7 +179,7 @@ document.addEventListener("keydown", (event) => {
   before = event.key === "g" ? "g" : "";
 });
 
-const zone = encodeURIComponent(Intl.DateTimeFormat().resolvedOptions().timeZone || "");
+const zone = encodeURIComponent(here || "");
 if (zone && !document.cookie.includes(`duetime_zone=${zone}`)) document.cookie = `duetime_zone=${zone}; path=${root}; max-age=31536000; samesite=lax`;
 document.querySelectorAll("[data-copy][hidden], [data-pick][hidden]").forEach((button) => (button.hidden = false));
 // The chart of a page that is refreshed stays; only its numbers come from the new page.
