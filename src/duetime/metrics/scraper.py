@@ -1,7 +1,7 @@
-"""Answers /metrics for the whole server, whichever of its processes is asked.
+"""Reads the metrics of the whole server, whichever of its processes is asked: for /metrics, and for OTLP.
 
-Each process sends a snapshot of its counters. The process that was asked adds the snapshots up, reads the numbers of
-jobs and the totals from the stores, and writes the text. The supervisor remembers the counters of processes that ended
+Each process sends a snapshot of its counters. The process that was asked adds the snapshots up, and reads the numbers
+of jobs and the totals from the stores. The supervisor remembers the counters of processes that ended
 (`EndedProcesses`) and sends them with the others.
 """
 
@@ -39,12 +39,16 @@ class Scraper:
 
     async def text(self) -> bytes:
         """The text of /metrics. A thread adds up and writes, because that takes a while on a large server."""
+        return await asyncio.to_thread(render, await self.snapshot())
+
+    async def snapshot(self) -> Snapshot:
+        """The metrics of all processes and of the stores."""
         levels, replies, workers = await asyncio.gather(
             self.levels.read(), self._siblings.ask_all(METRICS), self._siblings.workers()
         )
         everything = await asyncio.to_thread(_add_up, replies, [levels, _sibling_levels(workers)])
         await self._totals.put_into(everything, self.levels.shown)
-        return await asyncio.to_thread(render, everything)
+        return everything
 
 
 def _sibling_levels(workers: Sequence[WorkerInfo]) -> Snapshot:

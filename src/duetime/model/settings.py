@@ -271,7 +271,7 @@ class Settings:
     metrics_queues: int = _row(
         1_000, NUMBER, "metrics: number of queues shown by name; the others are summed as `other`"
     )
-    otel_endpoint: str = _row("", TEXT, "URL of an OTLP/HTTP collector for traces; none if empty")
+    otel_endpoint: str = _row("", TEXT, "URL of an OTLP/HTTP collector for traces and metrics; none if empty")
 
     pools: Mapping[str, str] = field(default_factory=dict[str, str])
     """Every pool with the URL of its store, `default` included."""

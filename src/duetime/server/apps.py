@@ -6,6 +6,7 @@ ack pass here. Everything else is ordinary Starlette.
 
 import asyncio
 import importlib
+import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -276,7 +277,19 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
     schedules = ScheduleRunners(runtime.pools)
     sizes = _bridge_sizes(runtime) if settings.bridges else ()
-    return (*sizes, added, runtime.alerts, watchdog, callbacks.logs, courier, schedules, runtime.live_figures)
+    export = _metrics_export(runtime) if settings.otel_endpoint else ()
+    return (*sizes, *export, added, runtime.alerts, watchdog, callbacks.logs, courier, schedules, runtime.live_figures)
+
+
+def _metrics_export(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]]:
+    """In one process of the server, unless OpenTelemetry's own variable says otherwise."""
+    if runtime.siblings.name != "1" or os.environ.get("OTEL_METRICS_EXPORTER") == "none":
+        return ()
+    from duetime.tracing.metrics_export import MetricsExport  # noqa: PLC0415 - the extra [otel] is optional
+
+    settings = runtime.settings
+    instance = settings.instance or f"{socket.gethostname()}:{settings.admin_port}"
+    return (MetricsExport(runtime.scraper, settings.otel_endpoint, instance=instance),)
 
 
 def _bridge_sizes(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]]:
