@@ -111,6 +111,37 @@ def test_a_relay_of_lmstfy_that_dies_before_the_end_of_a_batch_leaves_no_bodies(
     lmstfy.close()
 
 
+def test_a_job_in_its_last_run_stays_in_lmstfy_and_then_is_a_dead_letter(
+    theirs: redis.Redis, redis_url: str, store: str, shell: Shell
+) -> None:
+    """lmstfy's default is one try: a job that its consumer holds must not run again here."""
+    add_lmstfy(theirs, f"{1:026}", b"held", due_s=SOON_S, tries=0)
+    add_lmstfy(theirs, f"{2:026}", b"over", due_s=SOON_S - 7200, tries=0)
+    add_lmstfy(theirs, f"{3:026}", b"waits", due_s=SOON_S, tries=1)
+    lmstfy = Lmstfy(redis_url)
+    assert (lmstfy.sizes("shop/mail").delayed, lmstfy.sizes("shop/mail").reserved) == (1, 2)
+    lmstfy.close()
+    command = ["bridge", "import", "lmstfy", "--from", redis_url, "--url", store]
+    ran = shell.run(*command, "--json")
+    assert ran.code == 1
+    assert [ran.document[name] for name in ("moved", "moved_dead", "left")] == [1, 1, 1]
+    with duetime.connect(store, namespace="shop") as client:
+        assert [job.body for job in client.queue("mail").dead.list_jobs().jobs] == [b"over"]
+        assert [job.body for job in client.queue("mail").list_jobs("delayed").jobs] == [b"waits"]
+    assert theirs.zcard("timer_set") == 1
+
+
+def test_a_body_of_version_one_may_have_nothing(theirs: redis.Redis, redis_url: str, store: str) -> None:
+    """Go writes null for what is empty."""
+    for job_id, body in (("1" + "0" * 26, '{"body":"YQ==","attributes":null}'), ("1" * 27, '{"body":null}')):
+        add_lmstfy(theirs, job_id, body.encode())
+    lmstfy = Lmstfy(redis_url)
+    batch = lmstfy.hold("shop/mail", 10)
+    assert batch
+    assert [(job.body, set(job.attributes)) for job in batch.jobs] == [(b"a", {"lmstfy.id"}), (b"", {"lmstfy.id"})]
+    lmstfy.close()
+
+
 def test_large_bodies_of_lmstfy_are_moved_in_small_batches(theirs: redis.Redis, redis_url: str, store: str) -> None:
     for n in range(7):
         add_lmstfy(theirs, f"{n:026}", b"x" * 400_000, due_s=SOON_S if n > 3 else None)

@@ -1,8 +1,9 @@
 """lmstfy's jobs in its own Redis, for moving them over. Its clients need no bridge: they work with our server.
 
 Stop lmstfy's servers, or point their clients at Duetime first: a job that a consumer of lmstfy holds looks delayed
-until its ttr has passed, and is moved as such. Names are `namespace/queue`. Bodies, ids, due times, remaining tries and
-time to live are kept. `LmstfyDeadLetters` moves the dead letters, and `tokens` reads who may use them.
+until its ttr has passed, and is moved as such if it has tries left. One in its last run stays until then, and becomes
+a dead letter, as in lmstfy. Names are `namespace/queue`. Bodies, ids, due times, remaining tries and time to live are
+kept. `LmstfyDeadLetters` moves the dead letters, and `tokens` reads who may use them.
 """
 
 import base64
@@ -30,8 +31,8 @@ PLAIN_ID = 26
 class StoredJob(msgspec.Struct):
     """A body of version 1."""
 
-    body: str
-    attributes: dict[str, str] = {}
+    body: str | None
+    attributes: dict[str, str] | None = None
 
 
 class Lmstfy:
@@ -51,14 +52,16 @@ class Lmstfy:
         )
 
     def sizes(self, queue: str) -> Sizes:
-        space, name = split(queue)
+        (space, name), reserved = split(queue), 0
         delayed, earliest = 0, None
-        for _, score in self._timer_entries(queue):
+        for entry, score in self._timer_entries(queue):
             delayed += 1
+            reserved += _is_last_run(queue, entry)
             earliest = score if earliest is None else min(earliest, score)
         return Sizes(
             ready=self._redis.call("LLEN", f"q/{space}/{name}"),
-            delayed=delayed,
+            delayed=delayed - reserved,
+            reserved=reserved,
             quarantined=self._redis.call("LLEN", f"d/{space}/{name}"),
             oldest_due_at=None if earliest is None else int(earliest * 1000),
         )
@@ -66,7 +69,8 @@ class Lmstfy:
     def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
         space, name = split(queue)
         new, held = self._ids.make(), f"{self._held}/{queue}"
-        keys, entries = [f"{self._list}/{space}/{name}", TIMER, held, f"{held}/{new}"], list[bytes]()
+        keys = [f"{self._list}/{space}/{name}", TIMER, held, f"{held}/{new}", f"d/{space}/{name}"]
+        entries: list[bytes] = []
         while True:
             given = [new, limit, size, f"j/{space}/{name}/", *entries]
             found, tried = self._redis.run("lmstfy_hold", keys, given)
@@ -111,7 +115,10 @@ class Lmstfy:
         """Entries that no earlier call has found, in a scan that continues from call to call and then begins again."""
         entries = list(islice(self._scans.get(queue, iter(())), limit))
         if not entries:
-            self._scans[queue] = (entry for entry, _ in self._timer_entries(queue))
+            now_s = int(self._redis.call("TIME")[0])
+            self._scans[queue] = (
+                entry for entry, score in self._timer_entries(queue) if score <= now_s or not _is_last_run(queue, entry)
+            )
             entries = list(islice(self._scans[queue], limit))
         return entries
 
@@ -173,13 +180,18 @@ def _timer_prefix(queue: str) -> bytes:
     return struct.pack(f"<H{len(space)}sH{len(name)}s", len(space), space, len(name), name)
 
 
+def _is_last_run(queue: str, entry: bytes) -> bool:
+    """Returns whether no tries are left, so that a consumer holds the job or has held it."""
+    return entry[(first := len(_timer_prefix(queue))) : first + 2] == b"\0\0"
+
+
 def _as_job(due_ms: bytes, tries: bytes, job_id: bytes, ttl_ms: bytes, stored: bytes) -> NewJob:
     theirs = job_id.decode(errors="replace")
     body, attributes = stored, {"lmstfy.id": theirs}
     if len(theirs) != PLAIN_ID:
         try:
             read = msgspec.json.decode(stored, type=StoredJob)
-            body, attributes = base64.b64decode(read.body), {**read.attributes, **attributes}
+            body, attributes = base64.b64decode(read.body or ""), {**(read.attributes or {}), **attributes}
         except (msgspec.MsgspecError, ValueError):
             attributes["lmstfy.invalid"] = "true"
     ours = theirs if len(theirs) <= MAX_ID and theirs.isprintable() else hashlib.sha256(job_id).hexdigest()[:32]
@@ -187,7 +199,7 @@ def _as_job(due_ms: bytes, tries: bytes, job_id: bytes, ttl_ms: bytes, stored: b
         ours,
         body,
         due_at=int(due_ms),
-        ttl_ms=max(0, int(ttl_ms)),
+        ttl_ms=max(1, int(ttl_ms)) if int(ttl_ms) >= 0 else 0,
         tries=min(max(1, int(tries)), MAX_TRIES),
         attributes=attributes,
     )

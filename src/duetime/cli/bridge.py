@@ -382,7 +382,7 @@ def _import_queue(
         here = client.queue(one.ours.name)
         before = here.counts().total
         move(foreign, calls.push, "moved")
-        if dead and one.found_dead:
+        if dead:
             move(dead, bury, "moved_dead")
         one.arrived = here.counts().total - before
     one.left = foreign.sizes(one.theirs).total + (dead.sizes(one.theirs).ready if dead else 0)

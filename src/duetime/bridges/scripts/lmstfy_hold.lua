@@ -1,10 +1,11 @@
 -- Moves jobs of one lmstfy queue into a batch: ready ones, then those timer entries that the caller found.
--- KEYS: ready list, timer zset, zset of batches, list of the batch
+-- KEYS: ready list, timer zset, zset of batches, list of the batch, list of dead letters
 -- ARGV: name of the new batch, most ready jobs, bytes after which no further job is moved, prefix of body keys, then
 --       timer entries
 -- Returns {name of the batch, timer entries that were tried}. The name is that of one that was left behind if there is
 -- one, else a new one; '' if there is nothing to hold. The list of a batch has five fields per job: due time in ms,
--- tries, id, time to live in ms (-1: for ever), body. A job whose body has expired is dropped, as lmstfy does.
+-- tries, id, time to live in ms (-1: for ever), body. As lmstfy does, a job whose body has expired is dropped, and a
+-- timer entry without tries becomes a dead letter.
 local left = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
 if left then return {left, 0} end
 local time = redis.call('TIME')
@@ -31,7 +32,11 @@ for n = 5, #ARGV do
     if score then
         redis.call('ZREM', KEYS[2], ARGV[n])
         local _, _, tries, id = struct.unpack('Hc0Hc0HHc0', ARGV[n])
-        hold(tonumber(score) * 1000, tries, id)
+        if tries > 0 then
+            hold(tonumber(score) * 1000, tries, id)
+        elseif redis.call('PERSIST', ARGV[4] .. id) == 1 or redis.call('EXISTS', ARGV[4] .. id) == 1 then
+            redis.call('LPUSH', KEYS[5], struct.pack('HHc0', 1, #id, id))
+        end
     end
 end
 if taken == 0 then return {'', tried} end
