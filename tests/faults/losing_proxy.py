@@ -5,6 +5,7 @@ async with LosingProxy(server.port) as proxy:
     proxy.loses_next = True               # the next answer is lost, and its connection ends
     proxy.on_loss = proxy.refuse          # ... and after that nobody gets through any more
     proxy.accept()
+    proxy.go_silent()                     # connections stay open, and nothing comes through them any more
 """
 
 import asyncio
@@ -18,7 +19,12 @@ class LosingProxy:
     def __init__(self, port: int) -> None:
         self.target = port
         """The server that new connections lead to; those that exist stay where they are."""
+        self.second_target: int | None = None
+        """Another server, to which every second new connection leads."""
+        self._connections = 0
+        self._silent_before = 0
         self._serving: set[asyncio.Task[None]] = set()
+        self._server_sides: set[asyncio.StreamWriter] = set()
         self.loses_next = False
         self.loses_every = 0
         """How many answers get through between two that are lost; 0: all."""
@@ -60,6 +66,16 @@ class LosingProxy:
     def flow(self) -> None:
         self._flows.set()
 
+    def go_silent(self, *, half_open: bool = False) -> None:
+        """Pass nothing on through the connections that exist, which stay open; new ones get through.
+
+        `half_open`: the server's side of them is closed, and the clients are not told.
+        """
+        self._silent_before = self._connections + 1
+        if half_open:
+            for connection in self._server_sides:
+                connection.close()
+
     def leave(self) -> None:
         """Nobody can connect any more."""
         self._server.close()
@@ -75,27 +91,36 @@ class LosingProxy:
         if self._is_refusing:
             writer.close()
             return
+        self._connections += 1
+        number = self._connections
+        target = self.second_target if self.second_target and number % 2 else self.target
         try:
-            from_redis, to_redis = await asyncio.open_connection("127.0.0.1", self.target)
+            from_redis, to_redis = await asyncio.open_connection("127.0.0.1", target)
         except (OSError, asyncio.CancelledError):  # the server is down, or cut() was called
             writer.close()
             return
-        ways = [
-            asyncio.create_task(self._pass_on(reader, to_redis, answers=False)),
-            asyncio.create_task(self._pass_on(from_redis, writer, answers=True)),
-        ]
+        self._server_sides.add(to_redis)
+        asking = asyncio.create_task(self._pass_on(reader, to_redis, number, answers=False))
+        answering = asyncio.create_task(self._pass_on(from_redis, writer, number, answers=True))
         try:
             with suppress(asyncio.CancelledError):  # the test is over
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([asking, answering], return_when=asyncio.FIRST_COMPLETED)
+                if number < self._silent_before:
+                    await asyncio.wait([asking])  # until the client gives up
         finally:
-            for way in ways:
+            self._server_sides.discard(to_redis)
+            for way in (asking, answering):
                 way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+            await asyncio.gather(asking, answering, return_exceptions=True)
             writer.close()
             to_redis.close()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int, *, answers: bool
+    ) -> None:
         while data := await reader.read(65536):
+            if number < self._silent_before:
+                continue
             self._answers += answers
             if answers and self.loses_every and self._answers % self.loses_every == 0:
                 self.loses_next = True

@@ -27,12 +27,14 @@ from duetime.stores.open import open_store
 from duetime.stores.postgres import connection as postgres_connection
 from duetime.stores.postgres.connection import PostgresAddress, open_connection
 from duetime.stores.sql import threads
+from tests.faults.losing_proxy import LosingProxy
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.postgres_server import PostgresServer
 from tests.plugins.until import until
 
 QUEUE = Queue("shop", "mail")
 JOBS = 60
+ANSWER_S = {"postgres": "duetime.stores.postgres.session.ANSWER_S", "mysql": "duetime.stores.mysql.connection.ANSWER_S"}
 
 
 async def push_all(engine: Engine, ids: list[str], before_each: Callable[[int], None]) -> None:
@@ -310,3 +312,23 @@ async def test_a_locked_queue_does_not_take_its_member_of_a_group_down(
         assert isinstance(pushed, Pushed)
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.store_kind(kind)) for kind in ANSWER_S])
+async def test_a_connection_that_goes_silent_is_given_up(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy or a balancer that froze keeps connections open, so that the kernel finds nothing wrong with them."""
+    monkeypatch.setattr(ANSWER_S[kind], 0.5)
+    url, port = str(request.getfixturevalue(f"{kind}_url")), request.getfixturevalue(f"{kind}_server").port
+    async with LosingProxy(port) as proxy:
+        store = await open_store(url.replace(str(port), str(proxy.port)))
+        try:
+            await store.push(QUEUE, [Push([NewJob("a", b"")])])
+            proxy.go_silent()
+            async with asyncio.timeout(20):
+                with suppress(StoreUnavailable):
+                    await store.push(QUEUE, [Push([NewJob("b", b""), NewJob("c", b"")])])
+                await store.push(QUEUE, [Push([NewJob("d", b"")])])
+        finally:
+            await store.close()

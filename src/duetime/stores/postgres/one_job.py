@@ -23,16 +23,13 @@ from duetime.model.names import Queue
 from duetime.stores.base import Ask, BlockingOneJob, Push, Pushed, Reply, Reserved, Send
 from duetime.stores.one_job import BACKOFF_S, FastPathBackoff, GeneralCalls
 from duetime.stores.postgres.connection import PostgresLink, translate
-from duetime.stores.postgres.session import Encoded
+from duetime.stores.postgres.session import ANSWER_S, Encoded
 from duetime.stores.postgres.single_statement import PUSH_ONE, is_usual_push, one_job_values, read_pushed_one
 from duetime.stores.sql.wake import AnnouncingHub
 
 log = logging.getLogger("duetime.postgres")
 
 _NAME = PUSH_ONE.encode()
-
-ANSWER_S = 70.0
-"""How long an answer is awaited: longer than the server's own limit for a statement, which then says what it was."""
 
 PushVerb = Callable[[Queue, Sequence[Push]], Awaitable[Sequence[Pushed | DuetimeError]]]
 Results = list[pq.abc.PGresult]
