@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 from duetime.cli.push_file import own_queue
 from duetime.engine.schedules import read_tick
-from duetime.http.request_head import RequestRefused, TrustedProxies, absolute_target
+from duetime.http.exchange import RequestRefused, absolute_target
+from duetime.http.proxies import TrustedProxies
 from duetime.journal.events import Entry, read_line, write_line
 from duetime.journal.reader import read_segment
 from duetime.model.clock import duration_ms, instant_ms

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duetime.http.request_head import read_proxies
+from duetime.http.proxies import read_proxies
 from duetime.model.errors import InvalidSettings
 
 PEER = ("10.0.0.1", 5)

@@ -48,7 +48,7 @@ class Verdict(StrEnum):
 
 
 def judge(topic: Topic, condition: Condition, answer: CallbackAnswer) -> Verdict:
-    if answer.error or (answer.is_empty and topic.success is not Success.STATUS):
+    if answer.error or (topic.success is not Success.STATUS and answer.is_empty):
         return Verdict.EMPTY
     if condition.root is not None and _asks_for_retry(condition, answer.body):
         return Verdict.CONDITION

@@ -28,7 +28,7 @@ from duetime.model.job import IfExists, Moved, NewJob, QueueTotals, Totals, chun
 from duetime.model.names import DEFAULT_POOL, Queue, check_id
 from duetime.model.topic import Status, Topic
 from duetime.stores.registry import Registry
-from duetime.wire.convert import priority_out
+from duetime.wire.convert import PRIORITY_OUT
 from duetime.wire.messages import CountersOut, SampleAnswerOut, SampleOut, SampleRequestOut, TopicCountsOut, TopicOut
 
 log = logging.getLogger("duetime.topics")
@@ -176,7 +176,7 @@ def topic_out(namespace: str, topic: Topic, totals: QueueTotals | None, *, secre
         **same,
         namespace=namespace,
         topic=topic.key,
-        priority=priority_out(topic.priority),
+        priority=PRIORITY_OUT[topic.priority],
         signed=bool(topic.secret),
         totals=None if totals is None else _counts_out(totals.running),
         days={} if totals is None else _days_out(totals),

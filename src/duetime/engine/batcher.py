@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from inspect import iscoroutine
 from itertools import islice
 from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
@@ -38,7 +39,7 @@ from msgspec import Struct, field
 
 from duetime.engine.priority_rotation import PriorityRotation
 from duetime.engine.reaper import LONGEST_REST_S, Reaper
-from duetime.engine.recorder import Recorders, Step, is_coroutine
+from duetime.engine.recorder import Recorders, Step
 from duetime.engine.requests import (
     AckAndReserveRequest,
     AckByIdRequest,
@@ -445,14 +446,14 @@ class SingleCall(Generic[Asked, Answer]):
     def set_result(self, answer: Any, /) -> None:
         # A reserve has one answer for all requests, other verbs have a list with one for each.
         recorded = self._lane.recorders.after(self._step, answer if self._step.verb == "reserve" else [answer])
-        if is_coroutine(recorded):
+        if iscoroutine(recorded):
             self._lane.replies.spawn(self._answer_later(recorded))
         else:
             self._answer(recorded)
 
     def set_exception(self, error: Exception, /) -> None:
         recorded = self._lane.recorders.after(self._step, error)
-        if is_coroutine(recorded):
+        if iscoroutine(recorded):
             self._lane.replies.spawn(self._fail_later(recorded, error))
         else:
             self.fail(error)

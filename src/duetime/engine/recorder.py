@@ -14,9 +14,9 @@ import asyncio
 import logging
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from inspect import iscoroutine
 from time import perf_counter
-from types import CoroutineType
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -85,7 +85,7 @@ class Recorder:
     is_needed: bool = True
     """False while the recorder has nothing to record. Then a single-job call may be made without it."""
     is_ready: bool = True
-    """False while `prepare` has to be called before a step."""
+    """False until `prepare` has done its work; then it stays True."""
 
     async def prepare(self, step: Step) -> None:
         """Do what `before` would have to wait for: register a node. Raise a DuetimeError to refuse the step."""
@@ -108,11 +108,6 @@ class Recorder:
         """The engine has stopped; its store is still open."""
 
 
-def is_coroutine(recorded: object) -> "TypeGuard[Coroutine[Any, Any, Any]]":
-    """Returns whether `after` has not finished yet."""
-    return type(recorded) is CoroutineType
-
-
 class Recorded(NamedTuple):
     """A store as an engine is to use it, and the recorders of that engine."""
 
@@ -125,6 +120,8 @@ class Recorders:
 
     def __init__(self, recorders: Sequence[Recorder]) -> None:
         self.all = tuple(recorders)
+        self.is_ready = all([one.is_ready for one in recorders])
+        """True if `before` may be called without `prepare`."""
         self._running: set[asyncio.Task[Any]] = set()
         # Recorders that do not define a method are not called.
         self._before = [(at, one) for at, one in enumerate(self.all) if type(one).before is not Recorder.before]
@@ -134,11 +131,6 @@ class Recorders:
     def is_needed(self) -> bool:
         """False if a single-job call may be made without any recorder."""
         return any([one.is_needed for one in self.all])
-
-    @property
-    def is_ready(self) -> bool:
-        """True if `before` may be called without `prepare`."""
-        return all([one.is_ready for one in self.all])
 
     def before(self, step: Step) -> None:
         """The store is about to be called. Raises what a recorder raises to refuse the step."""
@@ -160,7 +152,7 @@ class Recorders:
                 recorded = one.after(step, outcome)
             except BaseException as error:
                 return self._after_rest(step, outcome, place, error)
-            if is_coroutine(recorded):
+            if iscoroutine(recorded):
                 return self._after_rest(step, outcome, place, recorded)
             outcome = recorded
         return outcome
@@ -176,7 +168,7 @@ class Recorders:
         finally:
             for other in self.all[place + 1 :]:
                 recorded = other.after(step, outcome)
-                outcome = await recorded if is_coroutine(recorded) else recorded
+                outcome = await recorded if iscoroutine(recorded) else recorded
         return outcome
 
     async def run(self, step: Step, call: Callable[[], Awaitable[T]]) -> T:
@@ -186,16 +178,17 @@ class Recorders:
         if not self.is_ready:
             for one in self.all:
                 await one.prepare(step)
+            self.is_ready = all([one.is_ready for one in self.all])
         self.before(step)
         try:
             outcome = await call()
         except BaseException as error:
             failed = self.after(step, error)
-            if is_coroutine(failed):
+            if iscoroutine(failed):
                 await failed
             raise
         recorded = self.after(step, outcome)
-        return await recorded if is_coroutine(recorded) else recorded
+        return await recorded if iscoroutine(recorded) else recorded
 
     async def run_alone(self, step: Step, call: Callable[[], Awaitable[T]]) -> T:
         """Make one store call, record it, and wait until it is flushed if its answer depends on that. The step runs to
@@ -258,7 +251,7 @@ class Recorders:
         """The callback of a leased job answered with this HTTP status (0: not at all)."""
         step = Step("notify", lease.queue, [lease])
         recorded = self.after(step, Notified(status, ms))
-        if is_coroutine(recorded):
+        if iscoroutine(recorded):
             await recorded
 
     @property

@@ -40,7 +40,7 @@ from duetime.model.job import (
 from duetime.model.names import MAX_ID, Queue, check_id, check_queue
 from duetime.model.schedules import Missed, Overlap, SchedulePlan, cron, every, parse, plan
 from duetime.stores.base import Finish, Mark, get_all
-from duetime.wire.convert import priority_out, read_body, write_body
+from duetime.wire.convert import PRIORITY_OUT, read_body, write_body
 from duetime.wire.messages import JobScheduleIn, ScheduleOut
 from duetime.wire.payload import TICKS, Payload, write
 
@@ -320,7 +320,7 @@ def _show(job: Job, tick: Tick, namespace: str, last: State | None) -> ScheduleO
         body_b64=body_b64,
         ttl_ms=tick.ttl_ms,
         tries=tick.tries,
-        priority=priority_out(tick.priority),
+        priority=PRIORITY_OUT[tick.priority],
         attributes=tick.attributes,
     )
 

@@ -6,14 +6,15 @@ is kept in memory for a client. Why it is ours: docs/decisions/003-http-server.m
 """
 
 import asyncio
+import re
 import socket
 import struct
 from typing import Any
 
 import httptools
 
-from duetime.http.exchange import Exchange
-from duetime.http.request_head import RequestRefused, absolute_target, check_head
+from duetime.http.exchange import Exchange, RequestRefused, absolute_target
+from duetime.http.proxies import HeaderList
 from duetime.http.service import FRESH_S, Service
 
 SLICE = 16_384
@@ -31,6 +32,8 @@ LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
 TCP_INFO = struct.Struct("B23xI")
 """The connection's state and the number of segments that were sent and not acknowledged (linux/tcp.h)."""
 TCP_CLOSED = 7
+
+_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 
 
 class Connection(asyncio.Protocol):
@@ -427,6 +430,25 @@ class Connection(asyncio.Protocol):
     def close_if_idle(self) -> None:
         if self._exchange is None:
             self.transport.close()
+
+
+def check_head(headers: HeaderList, version: str) -> None:
+    """Raises RequestRefused: 400 for a Host that is missing, doubled or invalid, 501 for a coding we cannot undo.
+
+    The parser decodes only the chunks of `gzip, chunked`, and would pass on the compressed bytes as the body.
+    """
+    hosts = codings = 0
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+            if _HOST.fullmatch(value) is None:
+                raise RequestRefused(400, "the Host header is not valid")
+        elif name == b"transfer-encoding":
+            codings += 1
+            if codings > 1 or value.strip().lower() != b"chunked":
+                raise RequestRefused(501, "the transfer coding must be chunked")
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        raise RequestRefused(400, "the request must have exactly one Host header")
 
 
 def _received_all(transport: asyncio.Transport) -> bool:

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from starlette.types import Message, Scope
 
-from duetime.http.request_head import RequestHead, absolute_target, expects_continue
+from duetime.http.proxies import HeaderList
 from duetime.http.service import SMALL, STATUS_LINES, Headers, Service
 from duetime.model.errors import Overloaded
 from duetime.model.logs import REQUEST_ID
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("duetime.http")
 
 T = TypeVar("T")
+
+RequestHead = tuple[bytes, bytes, str, list[tuple[bytes, bytes]]]
+"""Method, target, version and headers."""
 
 NO_BODY = frozenset({204, 304})
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
@@ -40,6 +43,14 @@ class ClientGone(OSError):
 
     def __init__(self, message: str = "the client disconnected") -> None:
         super().__init__(message)
+
+
+class RequestRefused(Exception):
+    """Raised inside a parser callback: the request ends here with this status."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        self.status = status
+        self.reason = reason
 
 
 class FollowUp:
@@ -92,7 +103,6 @@ class Exchange:
     finished = False
     is_spare = False
     head_sent = False
-    _request_id = ""
     _body_given = False
     _waits_for_body = False
     _changed: asyncio.Event | None = None
@@ -106,13 +116,8 @@ class Exchange:
         self._service = service
         self.method, self.url, self.version, self.headers = head
         self.keep = keep
+        self.request_id = service.request_id()
         self._chunks: list[bytes] = []
-
-    @property
-    def request_id(self) -> str:
-        if not self._request_id:
-            self._request_id = self._service.request_id()
-        return self._request_id
 
     # --- the connection's side
 
@@ -296,7 +301,7 @@ class Exchange:
         """Wait for `waiting` in this task: a disconnect of the client cancels it, a draining server ends it with
         `otherwise`. Raises Overloaded at the limit of parked requests; the rest is kept for requests that end.
         """
-        if self.is_spare or self._service.parked >= self._service.limits.parked:
+        if self.is_spare or self._service.parked >= self._service.most_parked:
             if isinstance(waiting, Coroutine):
                 waiting.close()  # pyright: ignore[reportUnknownMemberType]
             raise Overloaded
@@ -489,3 +494,19 @@ class Exchange:
                 return chunk if more else chunk + b"0\r\n\r\n"
             case Body.UNTIL_CLOSE:
                 return body
+
+
+def expects_continue(headers: HeaderList) -> bool:
+    """The client waits with its body for `100 Continue`."""
+    return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
+
+
+def absolute_target(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query of `http://host/path?query`, as proxies send it; `*` and `host:port` stay as they are."""
+    if b"://" not in url:
+        return url, b""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise RequestRefused(400, "the request target is not a valid URL") from None
+    return parts.path or b"/", parts.query

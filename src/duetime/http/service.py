@@ -20,7 +20,7 @@ import msgspec
 from starlette.types import ASGIApp
 
 from duetime.http.balance import ConnectionBalance
-from duetime.http.request_head import TrustedProxies
+from duetime.http.proxies import TrustedProxies
 from duetime.model.ids import ALPHABET, encode
 from duetime.model.settings import Settings
 
@@ -70,11 +70,6 @@ class HttpLimits(msgspec.Struct, frozen=True):
     """The time that a refused client has to read its answer."""
     connections: int = 16_384
     """Connections of one listener; SPARE more get one answer each."""
-
-    @property
-    def parked(self) -> int:
-        """Requests that may wait for jobs at a time; an eighth of the connections is left to requests that end."""
-        return max(1, self.connections - max(1, self.connections // 8))
 
 
 def limits_of(settings: Settings) -> HttpLimits:
@@ -158,6 +153,8 @@ class Service:
         self.refusal_body: RefusalBody = plain_refusal
         self.spares: set[Connection] = set()
         self.parked = 0
+        # An eighth of the connections is left to requests that do not wait for jobs.
+        self.most_parked = max(1, limits.connections - max(1, limits.connections // 8))
         self.requests: set[Exchange | FollowUp] = set()
         self.answers: defaultdict[int, int] = defaultdict(int)
         self.draining = False

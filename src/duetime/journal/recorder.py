@@ -12,17 +12,18 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from inspect import iscoroutine
 from operator import attrgetter
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from duetime.engine.recorder import MAY_HAPPEN_AGAIN, Notified, Recorder, Step, is_coroutine
+from duetime.engine.recorder import MAY_HAPPEN_AGAIN, Notified, Recorder, Step
 from duetime.engine.waiters import StoreTime
-from duetime.journal import drafts
-from duetime.journal.events import REPEATED, Draft, body_fields, write_draft
+from duetime.journal.events import MAX_ERROR, REPEATED, Draft, body_fields, write_draft
 from duetime.journal.journal import Journal
 from duetime.journal.registration import (
     Journaling,
@@ -31,10 +32,10 @@ from duetime.journal.registration import (
     put_journaling,
 )
 from duetime.model.errors import DuetimeError, StoreUnavailable
-from duetime.model.job import Event, Job, Moved, NewJob
+from duetime.model.job import Event, Job, Lease, Moved, NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store, get_all, pushed_parts
-from duetime.stores.finishes import Finish, Finished, following_jobs, seen_join
+from duetime.stores.finishes import Finish, Finished, SeenJoin, following_jobs, seen_join
 
 Answers = Sequence[object]
 
@@ -169,9 +170,9 @@ class JournalRecorder(Recorder):
             else:
                 recorded = self._record_outcome[step.verb](step, outcome)
         finally:
-            if not is_coroutine(recorded):
+            if not iscoroutine(recorded):
                 self._under_way.pop(step, None)
-        return self._after(step, recorded) if is_coroutine(recorded) else recorded
+        return self._after(step, recorded) if iscoroutine(recorded) else recorded
 
     async def _after(self, step: Step, recording: Awaitable[Any]) -> Any:
         try:
@@ -182,11 +183,17 @@ class JournalRecorder(Recorder):
     def _reserved(self, step: Step, reserved: Reserved) -> Reserved:
         self._time.observe(reserved.now)
         if reserved.expired or any(reserved.deliveries):
-            self._record(drafts.delivered(self._pool, step.queue, reserved), is_promised=False)
+            given = [
+                Moved(Event.DELIVERED, delivery.lease.id, delivery.lease.born, delivery.lease.attempt, delivery.due_at)
+                for deliveries in reserved.deliveries
+                for delivery in deliveries
+            ]
+            ended_and_given = [*reserved.expired, *given]
+            self._record(draft_moves(self._pool, step.queue, ended_and_given, reserved.now), is_promised=False)
         return reserved
 
     def _acked(self, step: Step, answers: Answers) -> Answers:
-        self._record(drafts.acked(self._pool, step.queue, step.asked, answers, self._time.now_ms()))
+        self._record(draft_acks(self._pool, step.queue, step.asked, answers, self._time.now_ms()))
         return answers
 
     def _acked_by_id(self, step: Step, answers: Answers) -> Answers | Awaitable[Answers]:
@@ -203,24 +210,33 @@ class JournalRecorder(Recorder):
         return self._record_acks_by_id(step, answers)
 
     def _record_acks_by_id(self, step: Step, answers: Answers) -> Answers:
-        self._record(drafts.acked_by_id(self._pool, step.queue, step.asked, answers, self._time.now_ms()))
+        """As `_acked`, but the born of a job that was gone already is not known."""
+        ends = [
+            Moved(Event.ACKED, job_id, born=0, reason=REPEATED) if answer is None else answer
+            for job_id, answer in zip(step.asked, answers, strict=True)
+        ]
+        self._record(draft_moves(self._pool, step.queue, ends, self._time.now_ms()))
         return answers
 
     def _moved_one(self, step: Step, moved: Moved) -> Moved:
-        self._record(drafts.moved(self._pool, step.queue, [moved], self._time.now_ms(), step.error))
+        self._record(draft_moves(self._pool, step.queue, [moved], self._time.now_ms(), step.error))
         return moved
 
     def _moved(self, step: Step, answers: Answers) -> Answers:
-        self._record(drafts.moved(self._pool, step.queue, answers, self._time.now_ms()))
+        self._record(draft_moves(self._pool, step.queue, answers, self._time.now_ms()))
         return answers
 
     def _purged(self, step: Step, purged: Purged) -> Purged:
         if purged.removed:
-            self._record([drafts.purged(self._pool, step.queue, step.asked, purged.now)])
+            all_of_them = Moved(Event.PURGED, "", 0, reason=",".join(sorted(step.asked)))
+            self._record(draft_moves(self._pool, step.queue, [all_of_them], purged.now))
         return purged
 
     def _notified(self, step: Step, answer: Notified) -> Notified:
-        self._record([drafts.notified(self._pool, step.asked[0], self._time.now_ms(), answer)], is_promised=False)
+        [lease] = step.asked
+        notified = Moved(Event.NOTIFIED, lease.id, lease.born, lease.attempt)
+        [draft] = draft_moves(self._pool, step.queue, [notified], self._time.now_ms())
+        self._record([replace(draft, status=answer.status, ms=answer.ms)], is_promised=False)
         return answer
 
     def _record(self, made: Sequence[Draft], *, is_promised: bool = True) -> None:
@@ -258,7 +274,7 @@ class JournalRecorder(Recorder):
         """Without receipts if not every imported job could be recorded; then the store reports those jobs again."""
         self._time.observe(reaped.now)
         for queue, moved in reaped.moved.items():
-            self._record(drafts.moved(self._pool, queue, moved, reaped.now), is_promised=False)
+            self._record(draft_moves(self._pool, queue, moved, reaped.now), is_promised=False)
         if not reaped.pushed:
             return reaped
         if not self._registration.is_made:
@@ -302,7 +318,7 @@ class JournalRecorder(Recorder):
         ends = [one.acked if isinstance(one, Finished) else other for one, other in zip(answers, results, strict=True)]
         joins = [seen_join(one, answer) for one, answer in zip(finishes, answers, strict=True)]
         leases = [finish.lease for finish in finishes]
-        self._record(drafts.acked(self._pool, queue, leases, ends, self._time.now_ms(), joins))
+        self._record(draft_acks(self._pool, queue, leases, ends, self._time.now_ms(), joins))
         return results
 
     async def _record_following(
@@ -328,7 +344,53 @@ class JournalRecorder(Recorder):
         return Push([new for new, _ in found]), Pushed(kept, now, repeated=True)
 
 
-# --- pushes
+# --- entries
+
+
+def draft_moves(pool: str, queue: Queue, answers: Sequence[object], ts: int, error: str = "") -> list[Draft]:
+    """One draft for each answer that moved a job. `error` is what the consumer reported of its try."""
+    # The last lines of a traceback say what happened.
+    error = error.encode()[-MAX_ERROR:].decode(errors="ignore") if error else ""
+    return [
+        Draft(
+            ts=ts,
+            event=moved.event,
+            pool=pool,
+            namespace=queue.namespace,
+            queue=queue.name,
+            id=moved.id,
+            born=moved.born,
+            attempt=moved.attempt,
+            due_at=moved.due_at,
+            reason=moved.reason,
+            was=moved.was,
+            error=error,
+        )
+        for moved in answers
+        if isinstance(moved, Moved)
+    ]
+
+
+def draft_acks(
+    pool: str,
+    queue: Queue,
+    leases: Sequence[Lease],
+    answers: Sequence[object],
+    ts: int,
+    joins: Sequence[SeenJoin | None] = (),
+) -> list[Draft]:
+    """Also for jobs that were gone already, as "repeated": the consumer says that the job is done, and the process
+    that removed it may have died before it wrote that down. `joins` has the join of each job, if any has one.
+    """
+    ends = [
+        Moved(Event.ACKED, lease.id, lease.born, lease.attempt, reason=REPEATED) if answer is None else answer
+        for lease, answer in zip(leases, answers, strict=True)
+    ]
+    drafts = draft_moves(pool, queue, ends, ts)
+    if not any(joins):
+        return drafts
+    joined = [join or UNSET for join, end in zip(joins, ends, strict=True) if isinstance(end, Moved)]
+    return [replace(draft, join=join) for draft, join in zip(drafts, joined, strict=True)]
 
 
 def pushed_lines(

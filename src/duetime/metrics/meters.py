@@ -80,12 +80,6 @@ class Spread:
         self.counts[bisect_left(self._edges, value)] += 1
         self.total += value
 
-    def observe_all(self, values: Sequence[float]) -> None:
-        counts, edges = self.counts, self._edges
-        for value in values:
-            counts[bisect_left(edges, value)] += 1
-        self.total += sum(values)
-
     def read(self) -> list[float]:
         return [*self.counts, self.total]
 

@@ -134,9 +134,10 @@ class QueueMeters:
 
     def deliver(self, deliveries: Sequence[Delivery], now: int) -> None:
         self.delivered.value += len(deliveries)
-        self.lateness.observe_all([(now - delivery.due_at) / 1000 for delivery in deliveries])
-        first = [(now - one.lease.born) / 1000 for one in deliveries if one.lease.attempt == 1]
-        self.wait.observe_all(first)
+        for delivery in deliveries:
+            self.lateness.observe((now - delivery.due_at) / 1000)
+            if delivery.lease.attempt == 1:
+                self.wait.observe((now - delivery.lease.born) / 1000)
 
 
 class TaskMeters(NamedTuple):
@@ -296,22 +297,22 @@ class MetricsRecorder(Recorder):
     """Counts what happens in a pool, per queue."""
 
     def __init__(self, meters: PoolMeters) -> None:
-        self._meters = meters
+        self._meters, queues = meters, meters.queues
         self._batches = {verb: meters.batches(verb) for verb in GROUPED_VERBS}
         self._batches["ack_by_id"] = self._batches["cancel"]
         self._calls = {verb: meters.calls(verb) for verb in STEPS}
         self._calls["ack_by_id"] = self._calls["cancel"]
         self._counting: Mapping[str, Callable[[Step, Any], None]] = {
             "reserve": self._reserved,
-            "ack": lambda step, answers: self._ended(step.queue, step.asked, answers),
+            "ack": self._ended,
             "finish": self._finished,
             "ack_by_id": self._acked_by_id,
-            "release": lambda step, moved: self._ended(step.queue, step.asked, [moved]),
-            "kill": lambda step, moved: self._ended(step.queue, step.asked, [moved]),
+            "release": lambda step, moved: self._ended(step, [moved]),
+            "kill": lambda step, moved: self._ended(step, [moved]),
             "give_back": self._given_back,
-            "cancel": lambda step, answers: self._moved(step.queue, answers),
-            "reschedule": lambda step, answers: self._moved(step.queue, answers),
-            "respawn": lambda step, answers: self._moved(step.queue, answers),
+            "cancel": lambda step, answers: queues[step.queue].moved(answers),
+            "reschedule": lambda step, answers: queues[step.queue].moved(answers),
+            "respawn": lambda step, answers: queues[step.queue].moved(answers),
             "purge": self._purged,
             "reap": self._reaped,
         }
@@ -341,20 +342,20 @@ class MetricsRecorder(Recorder):
                 self._meters.queues[step.queue].deliver(deliveries, reserved.now)
                 self._meters.started(deliveries, now_s())
         if reserved.expired:
-            self._moved(step.queue, reserved.expired)
+            self._meters.queues[step.queue].moved(reserved.expired)
 
     def _finished(self, step: Step, answers: Sequence[Finished | DuetimeError | None]) -> None:
         followed = [Pushed(one.then, one.now) for one in answers if isinstance(one, Finished) and one.then]
         self._meters.queues[step.queue].push(followed)
         ends = [answer.acked if isinstance(answer, Finished) else answer for answer in answers]
-        self._ended(step.queue, [one.lease for one in step.asked], ends)
+        self._ended(step, ends, [one.lease for one in step.asked])
 
     def _acked_by_id(self, step: Step, answers: Sequence[object]) -> None:
         moved = [answer for answer in answers if isinstance(answer, Moved)]
-        self._ended(step.queue, [Lease(step.queue, one.id, one.born, one.attempt) for one in moved], moved)
+        self._ended(step, moved, [Lease(step.queue, one.id, one.born, one.attempt) for one in moved])
 
     def _given_back(self, step: Step, moved: Moved) -> None:
-        self._moved(step.queue, [moved])
+        self._meters.queues[step.queue].moved([moved])
         self._meters.forget(step.asked[0])
 
     def _purged(self, step: Step, purged: Purged) -> None:
@@ -364,16 +365,14 @@ class MetricsRecorder(Recorder):
     def _reaped(self, step: Step, reaped: Reaped) -> None:
         self._meters.reaped(reaped.now)
         for queue, moved in reaped.moved.items():
-            self._moved(queue, moved)
+            self._meters.queues[queue].moved(moved)
         for queue, pushed in reaped.pushed.items():
             self._meters.queues[queue].push([answer for _, answer in pushed])
 
-    def _ended(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object]) -> None:
-        self._moved(queue, answers)
+    def _ended(self, step: Step, answers: Sequence[object], leases: Sequence[Lease] | None = None) -> None:
+        """`leases` are those of the step unless given."""
+        self._meters.queues[step.queue].moved(answers)
         at_s, ended = now_s(), self._meters.ended
-        for lease, answer in zip(leases, answers, strict=True):
+        for lease, answer in zip(step.asked if leases is None else leases, answers, strict=True):
             if isinstance(answer, Moved):
                 ended(lease, answer.event, at_s)
-
-    def _moved(self, queue: Queue, answers: Sequence[object]) -> None:
-        self._meters.queues[queue].moved(answers)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from duetime.http.request_head import HeaderList
+from duetime.http.proxies import HeaderList
 from duetime.model.settings import is_loopback
 from duetime.protocols.access_log import FOREIGN
 from duetime.protocols.asgi import header, refusal_body

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.exchange import Exchange, Operation
-from duetime.http.request_head import HeaderList
+from duetime.http.proxies import HeaderList
 from duetime.model.errors import DuetimeError
 from duetime.protocols.access_log import KIND as SETTING
 from duetime.protocols.access_log import AccessLog

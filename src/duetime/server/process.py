@@ -19,7 +19,7 @@ from duetime.engine.pools import Pools
 from duetime.engine.recorder import Recorded, Recorder
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.listener import Listener
-from duetime.http.request_head import read_proxies
+from duetime.http.proxies import read_proxies
 from duetime.http.service import limits_of
 from duetime.journal.journal import Journal
 from duetime.journal.options import options_of

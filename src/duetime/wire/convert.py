@@ -123,7 +123,7 @@ def job_in(job: NewJob) -> JobIn:
         due_at=UNSET if job.due_at is None else instant_in(job.due_at),
         ttl=_ms(job.ttl_ms) if job.ttl_ms else 0,
         tries=job.tries,
-        priority=priority_out(job.priority),
+        priority=PRIORITY_OUT[job.priority],
         attributes=dict(job.attributes),
         born=job.born,
         attempt=job.attempt,
@@ -140,14 +140,11 @@ def instant_in(at_ms: int) -> int | str:
     return rfc3339(at_ms) if at_ms in SECONDS else at_ms
 
 
-def priority_out(priority: Priority) -> Literal["high", "normal", "low"]:
-    match priority:
-        case Priority.HIGH:
-            return "high"
-        case Priority.NORMAL:
-            return "normal"
-        case Priority.LOW:
-            return "low"
+PRIORITY_OUT: Mapping[Priority, Literal["high", "normal", "low"]] = {
+    Priority.HIGH: "high",
+    Priority.NORMAL: "normal",
+    Priority.LOW: "low",
+}
 
 
 def lease_ref(lease: Lease) -> LeaseRef:
@@ -211,7 +208,7 @@ def delivery_out(delivery: Delivery) -> DeliveryOut:
         lease=lease_ref(delivery.lease),
         due_at=delivery.due_at,
         lease_until=delivery.lease_until,
-        priority=priority_out(delivery.priority),
+        priority=PRIORITY_OUT[delivery.priority],
         tries=delivery.tries,
         used=delivery.used,
         body=body,
@@ -231,7 +228,7 @@ def job_out(job: Job) -> JobOut:
         born=job.born,
         state=job.state,
         due_at=job.due_at,
-        priority=priority_out(job.priority),
+        priority=PRIORITY_OUT[job.priority],
         tries=job.tries,
         body=body,
         body_b64=b64,
@@ -256,7 +253,7 @@ def page_out(page: Page) -> PageOut:
 
 # --- from the wire
 
-_PRIORITIES: Mapping[str, Priority] = {priority.name.lower(): priority for priority in Priority}
+_PRIORITIES: Mapping[str, Priority] = {name: priority for priority, name in PRIORITY_OUT.items()}
 
 
 def new_job(job: JobIn, make_id: Callable[[], str]) -> NewJob:

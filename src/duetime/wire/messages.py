@@ -658,6 +658,7 @@ class AddIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
         Annotated[
             str,
             Meta(
+                min_length=1,
                 description="when it is due, in the server's time zone: 2026-11-15 09:00:00",
                 extra_json_schema={"pattern": r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}$"},
             ),

@@ -94,6 +94,7 @@ async def test_jobs_are_added_with_the_topics_own_options(http: httpx.AsyncClien
         await http.post(f"{MAIL}/jobs", json={"due_at": 1, "fix_time": "2026-11-15 09:00:00"}), 400, "invalid_request"
     )
     problem(await http.post(f"{MAIL}/jobs", json={"fix_time": "tomorrow"}), 400, "invalid_time")
+    problem(await http.post(f"{MAIL}/jobs", json={"fix_time": ""}), 400, "invalid_request")
     await http.post(f"{MAIL}/offline")
     problem(await http.post(f"{MAIL}/jobs", json={"body": {}}), 409, "topic_offline")
     problem(await http.post(f"{TOPICS}/nowhere/jobs", json={"body": {}}), 404, "topic_not_found")

@@ -77,15 +77,12 @@ class LmstfyOperation(Generic[Asked]):
     def __init__(
         self, pools: Pools, tools: LmstfyTools, queue: Queue, asked: Asked, route: tuple[str, str, str, str]
     ) -> None:
-        self._pools = pools
+        self.pools = pools
         self.tools = tools
         self.queue = queue
         self.asked = asked
         self._route = route
         self.pool = route[0]
-
-    def engine(self) -> Engine:
-        return self._pools.engine(self.pool)
 
     def submit(self, exchange: Exchange) -> bool:
         raise NotImplementedError
@@ -95,7 +92,7 @@ class LmstfyOperation(Generic[Asked]):
 
     def begin(self, exchange: Exchange, request: Request[Any]) -> None:
         exchange.context = time.monotonic()
-        self.engine().submit(request, exchange)
+        self.pools.engine(self.pool).submit(request, exchange)
 
     def finish(self, exchange: Exchange, answer: LmstfyAnswer) -> bool:
         """False if the client disconnected."""

@@ -92,7 +92,7 @@ class Consume(LmstfyOperation[Consuming]):
     def respond(self, exchange: Exchange, result: list[Delivery]) -> None:
         if result:
             if not self.finish(exchange, delivered_answer(self.tools, self.pool, result, self.asked)):
-                self.engine().give_back_later(result)
+                self.pools.engine(self.pool).give_back_later(result)
         elif self.asked.timeout and not exchange.gone and exchange.task is None:
             exchange.start(self._wait(exchange))
         else:
@@ -100,7 +100,7 @@ class Consume(LmstfyOperation[Consuming]):
 
     async def _wait(self, exchange: Exchange) -> None:
         asked = self.asked
-        waiting = _wait(self.engine(), [self.queue], asked.ttr * 1000, exchange.context + asked.timeout)
+        waiting = _wait(self.pools.engine(self.pool), [self.queue], asked.ttr * 1000, exchange.context + asked.timeout)
         try:
             found = await exchange.park(waiting, list[Delivery]())
         except Exception as error:

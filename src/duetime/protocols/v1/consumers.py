@@ -69,22 +69,19 @@ class ReserveOperation(V1Operation[ReserveIn]):
     """A request that finds no job and wants to wait goes on in a task of its own."""
 
     def request(self, message: ReserveIn) -> ReserveRequest:
-        wait_of(message.wait)
-        return ReserveRequest(self.queue, duration_ms(message.ttr), message.limit)
+        return ReserveRequest(self.queue, duration_ms(message.ttr), message.limit, wait_of(message.wait))
 
     def respond(self, exchange: Exchange, result: list[Delivery]) -> None:
-        message: ReserveIn = exchange.context
-        wait_ms = 0 if result or exchange.task else wait_of(message.wait)
-        if wait_ms and not exchange.gone:
-            exchange.start(self._wait(exchange, message, wait_ms))
+        request: ReserveRequest = exchange.context[1]
+        if request.wait_ms and not (result or exchange.task or exchange.gone):
+            exchange.start(self._wait(exchange, request))
         elif not self.finish(exchange, _delivered_reply(result)):
-            self.engine().give_back_later(result)
+            self.pools.engine(self.pool).give_back_later(result)
 
-    async def _wait(self, exchange: Exchange, message: ReserveIn, wait_ms: int) -> None:
-        work = self.engine().reserve(
-            [self.queue], limit=message.limit, ttr_ms=duration_ms(message.ttr), wait_ms=wait_ms
-        )
+    async def _wait(self, exchange: Exchange, request: ReserveRequest) -> None:
         try:
+            engine, wait_ms = self.pools.engine(self.pool), request.wait_ms
+            work = engine.reserve([self.queue], limit=request.limit, ttr_ms=request.ttr_ms, wait_ms=wait_ms)
             found = await exchange.park(work, list[Delivery]())
         except Exception as error:
             self.fail(exchange, error)

@@ -250,8 +250,8 @@ class V1Operation(Generic[In]):
         make_id: MakeId,
         max_request: int,
     ) -> None:
-        self._pools = pools
-        self._pool = pool
+        self.pools = pools
+        self.pool = pool
         self.queue = queue
         self.make_id = make_id
         self._decode = decode
@@ -260,15 +260,13 @@ class V1Operation(Generic[In]):
     def submit(self, exchange: Exchange) -> bool:
         if exchange.received > self._max_request:
             return False
-        exchange.context = message = self._decode(exchange.body() or b"{}")
+        message = self._decode(exchange.body() or b"{}")
         request = self.request(message)
         if request is None:
             return False
-        self._pools.engine(self._pool).submit(request, exchange)
+        exchange.context = message, request
+        self.pools.engine(self.pool).submit(request, exchange)
         return True
-
-    def engine(self) -> Engine:
-        return self._pools.engine(self._pool)
 
     def request(self, message: In) -> Request[Any] | None:
         """What to ask of the engine. None: the application serves this one."""
@@ -280,7 +278,7 @@ class V1Operation(Generic[In]):
 
     def respond(self, exchange: Exchange, result: Any) -> None:
         try:
-            reply = self.reply(exchange.context, result)
+            reply = self.reply(exchange.context[0], result)
         except DuetimeError as error:
             reply = reply_to(error)
         self.finish(exchange, reply)

@@ -1,71 +1,22 @@
-"""The head of a request: RFC 9112's rules that the parser leaves to us, and the client's address behind proxies.
+"""The client's address and scheme behind trusted proxies.
 
 Trusted proxies (setting `trusted_proxies`) append the address that they were called from to X-Forwarded-For, which is
 read from its end. Everything before the first address that is not a trusted proxy was written by somebody who may lie,
 and is ignored. X-Forwarded-Proto says whether the client used TLS.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from urllib.parse import urlsplit
 
 from duetime.model.errors import InvalidSettings
 
 HeaderList = Sequence[tuple[bytes, bytes]]
-RequestHead = tuple[bytes, bytes, str, list[tuple[bytes, bytes]]]
-"""Method, target, version and headers."""
 Address = tuple[str, int]
 
 UNIX = "unix"
 """Stands for every client of a Unix socket."""
 MOST_HOPS = 16
-
-_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
-
-
-class RequestRefused(Exception):
-    """Raised inside a parser callback: the request ends here with this status."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        self.status = status
-        self.reason = reason
-
-
-def check_head(headers: HeaderList, version: str) -> None:
-    """Raises RequestRefused: 400 for a Host that is missing, doubled or invalid, 501 for a coding we cannot undo.
-
-    The parser decodes only the chunks of `gzip, chunked`, and would pass on the compressed bytes as the body.
-    """
-    hosts = codings = 0
-    for name, value in headers:
-        if name == b"host":
-            hosts += 1
-            if _HOST.fullmatch(value) is None:
-                raise RequestRefused(400, "the Host header is not valid")
-        elif name == b"transfer-encoding":
-            codings += 1
-            if codings > 1 or value.strip().lower() != b"chunked":
-                raise RequestRefused(501, "the transfer coding must be chunked")
-    if hosts > 1 or (hosts == 0 and version == "1.1"):
-        raise RequestRefused(400, "the request must have exactly one Host header")
-
-
-def expects_continue(headers: HeaderList) -> bool:
-    """The client waits with its body for `100 Continue`."""
-    return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
-
-
-def absolute_target(url: bytes) -> tuple[bytes, bytes]:
-    """Path and query of `http://host/path?query`, as proxies send it; `*` and `host:port` stay as they are."""
-    if b"://" not in url:
-        return url, b""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise RequestRefused(400, "the request target is not a valid URL") from None
-    return parts.path or b"/", parts.query
 
 
 @dataclass(frozen=True)
