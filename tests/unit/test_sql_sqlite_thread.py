@@ -61,9 +61,7 @@ async def push(store: SqliteStore, job_id: str, queue: Queue = QUEUE) -> Pushed:
 
 
 async def announcing_transactions(store: SqliteStore) -> int:
-    meta = await store._poll_meta(True)
-    assert meta is not None
-    return meta.wakes
+    return (await store._read_meta()).wakes
 
 
 async def test_callers_of_the_moment_share_one_transaction(store: SqliteStore) -> None:

@@ -385,8 +385,8 @@ async def test_an_asyncio_program_opens_no_connection_for_other_threads(tmp_path
     path = tmp_path / "jobs.db"
     async with AsyncClient(f"sqlite://{path}?synchronous=OFF") as client:
         await client.queue("mail").push(b"")
-        assert openers(path) == 2, "the writer's and the reader's"
+        assert openers(path) == 3, "the writer's, the reader's and the one that watches"
     with Client(f"sqlite://{path}?synchronous=OFF") as blocking:
         blocking.queue("mail").push(b"")
         blocking.queue("mail").push(b"")
-        assert openers(path) == 3
+        assert openers(path) == 4

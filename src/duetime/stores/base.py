@@ -32,11 +32,12 @@ What holds for all verbs:
 
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Annotated, NamedTuple, Protocol, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
+from duetime.model.clock import MAX_INSTANT
 from duetime.model.errors import DuetimeError, InvalidRequest, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.model.job import (
     STEP_JOBS,
@@ -308,7 +309,7 @@ class Wake(Struct, frozen=True):
     """
 
     queue: Queue | None = None
-    due_at: int = 0
+    due_at: Annotated[int, Meta(ge=0, le=MAX_INSTANT)] = 0
     results: tuple[str, ...] | None = None
 
 

@@ -313,6 +313,34 @@ class ForkGuard:
             self.close_connection()
 
 
+class CommitWatch:
+    """Tells whether a connection has committed something. It takes microseconds and waits for no transaction, so it is
+    called in the event loop.
+    """
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connect, self._guard = connect, ForkGuard()
+        self._connection: sqlite3.Connection | None = None
+
+    def open(self, _: object) -> None:
+        """Open the connection that watches. Blocks, so it runs as a step of the reader's thread."""
+        self._connection = self._guard.open(self._connect)
+
+    def version(self) -> int | None:
+        """Returns a number that changes with each commit of another connection, or None if it cannot be read."""
+        if self._connection is None:
+            return None
+        try:
+            with self._guard.in_use:
+                [(version,)] = self._connection.execute(QUERIES["data_version"]).fetchall()
+        except sqlite3.Error:
+            return None
+        return version
+
+    def close(self) -> None:
+        self._guard.close()
+
+
 def _wait() -> None:
     _changing.acquire()
     for guard in _open:

@@ -8,23 +8,25 @@ import logging
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import DuetimeError, StoreFull, StoreUnavailable
 from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, Reaped, StoreInfo
 from duetime.stores.forwarding import Later
+from duetime.stores.registry import Changes
 from duetime.stores.sql import verbs
-from duetime.stores.sql.registry import SqlRegistry
+from duetime.stores.sql.registry import RunSteps, SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
 from duetime.stores.sql.threads import BIG_JOBS, ConnectionThreads, DatabaseLink, Session
 from duetime.stores.sqlite.connection import (
     QUERIES,
+    CommitWatch,
     ForkGuard,
     WriteLock,
     check_synchronous,
@@ -134,6 +136,7 @@ class SqliteLink(DatabaseLink):
 
 
 T = TypeVar("T")
+ReadIfChanged = Callable[[str, Hashable, Callable[[], Awaitable[Changes]]], Awaitable[Changes]]
 
 SWEEP_EVERY_MS = 10_000
 """How often a process that writes nothing deletes rows that are no longer needed."""
@@ -184,10 +187,12 @@ class SqliteStore(SqlStore):
 
         self._clock, self._connect_blocking = clock, connect_blocking
         self._blocking: list[BlockingSqlite] = []
-        self._data_version = 0
+        self._watch = CommitWatch(connect_reader)
+        self._answers: dict[str, tuple[int, Hashable, Any]] = {}
+        """By kind of question: the version of the file, the question and the answer."""
         self._has_written, self._swept_at = True, 0
         self._write_lock, self._mailboxes = _open_shared_files(path)
-        hub = SqliteWakeHub(self._mailboxes, self._poll_meta)
+        hub = SqliteWakeHub(self._mailboxes, self._read_meta)
         self._hub, self._announce = hub, hub.announce
 
         def threads(name: str, connect: Callable[[], sqlite3.Connection]) -> ConnectionThreads:
@@ -201,7 +206,7 @@ class SqliteStore(SqlStore):
             return ConnectionThreads(f"duetime-sqlite-{name}", link, size=1, announce=self._announce_all)
 
         self._writer, self._reader = threads("writer", connect_writer), threads("reader", connect_reader)
-        self.registry = SqlRegistry(self._write, self._read, self._hub)
+        self.registry = SqliteRegistry(self._write, self._read, self._hub, read_if_changed=self._read_if_changed)
         submit = partial(self._writer.submit, key="writer")
         self.one_job = SqliteOneJob(submit, hub, self._push, self._open_blocking)
 
@@ -224,7 +229,7 @@ class SqliteStore(SqlStore):
         store = cls(Path(path), clock or SystemClock(), check_synchronous(synchronous), lock_timeout_s, reserve)
         try:
             await store._write(_open_connection)
-            await store._read(_open_connection)
+            await store._read(store._watch.open)
         except BaseException:
             await store.close()
             raise
@@ -234,15 +239,10 @@ class SqliteStore(SqlStore):
         for announcement in found:
             self._announce(announcement)
 
-    async def _poll_meta(self, always: bool) -> Meta | None:
-        def read(step: Step) -> Meta | None:
-            before, (self._data_version,) = self._data_version, step.fetch_one("data_version")
-            if before == self._data_version and not always:
-                return None
-            _, wakes, registry_version = step.fetch_one("get_meta")
-            return Meta(wakes, registry_version)
-
-        return await self._poll(read)
+    async def _read_meta(self) -> Meta:
+        return await self._read_if_changed(
+            "meta", None, lambda: self._read(lambda step: Meta(*step.fetch_one("get_meta")))
+        )
 
     # --- how steps run
 
@@ -256,9 +256,18 @@ class SqliteStore(SqlStore):
         """Each step is alone in its transaction, as a big one is, so that its answer waits for no other."""
         return self._reader.run(operation, key="reader", line=queue, jobs=BIG_JOBS, read_only=True)
 
-    def _poll(self, operation: Callable[[Step], T]) -> Later[T]:
-        """As `_read`, for checks that are made every second: those of one tick share a transaction."""
-        return self._reader.run(operation, key="reader", read_only=True)
+    async def _read_if_changed(self, kind: str, question: Hashable, read: Callable[[], Awaitable[T]]) -> T:
+        """For what is asked every second: returns what `read` returned for this question last time, without waking a
+        thread, if nobody has committed anything since. Keeps one answer of each kind.
+        """
+        version = self._watch.version()
+        if version is None:
+            return await read()
+        if (known := self._answers.get(kind)) and known[:2] == (version, question):
+            return known[2]
+        answer = await read()
+        self._answers[kind] = version, question, answer
+        return answer
 
     def _open_blocking(self) -> BlockingSqlite:
         opened = BlockingSqlite(
@@ -293,19 +302,27 @@ class SqliteStore(SqlStore):
         takes no write lock.
         """
         if not self._has_written and 0 <= self._clock.now_ms() - self._swept_at < SWEEP_EVERY_MS:
-            next_at, now = await self._poll(lambda step: (verbs.next_reap(step), step.now))
-            if next_at is None or next_at > now:
-                return Reaped({}, next_at, now)
+            next_at = await self._read_if_changed("next reap", None, lambda: self._read(verbs.next_reap))
+            if next_at is None or next_at > self._clock.now_ms():
+                return Reaped({}, next_at, self._clock.now_ms())
         reaped = await self._write(lambda step: verbs.reap(step, limit))
         if not reaped.moved and (reaped.next_at is None or reaped.next_at > reaped.now):
             self._has_written, self._swept_at = False, reaped.now
         return reaped
 
+    async def heads(self, queues: Sequence[Queue], *, waiting: bool = False) -> Sequence[int | None]:
+        if waiting:
+            self._hub.keep_awake()
+        kind = "heads, waiting" if waiting else "heads"
+        return await self._read_if_changed(kind, tuple(queues), partial(super().heads, queues))
+
+    async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
+        return await self._read_if_changed("queues", namespace, partial(super().queues, namespace))
+
     async def ping(self) -> StoreInfo:
-        epoch, now, disk = await self._poll(
-            lambda step: (step.fetch_one("get_meta")[0], step.now, shutil.disk_usage(self._path.parent))
-        )
+        epoch, disk = (await self._read_meta()).epoch, shutil.disk_usage(self._path.parent)
         used, said = disk.total - disk.free, f"every commit, synchronous={self._synchronous}"
+        now = self._clock.now_ms()
         return StoreInfo("sqlite", sqlite3.sqlite_version, epoch, now, used, disk.total, persistence=said)
 
     async def check(self) -> Sequence[str]:
@@ -320,10 +337,20 @@ class SqliteStore(SqlStore):
         self._disk.note_log()
         await self._writer.close()
         await self._reader.close()
+        self._watch.close()
         self._background.close()
         self._disk.rebuild_reserve_file()
         self._mailboxes.close()
         self._write_lock.close()
+
+
+class SqliteRegistry(SqlRegistry):
+    def __init__(self, write: RunSteps, read: RunSteps, hub: SqliteWakeHub, *, read_if_changed: ReadIfChanged) -> None:
+        super().__init__(write, read, hub)
+        self._read_if_changed = read_if_changed
+
+    async def changes(self, since: int = 0) -> Changes:
+        return await self._read_if_changed("registry", since, partial(super().changes, since))
 
 
 def _open_connection(step: Step) -> None:

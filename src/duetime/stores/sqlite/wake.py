@@ -113,18 +113,17 @@ def _datagram_socket() -> socket.socket:
 
 
 class Meta(Struct, frozen=True):
-    """The counts that are kept in the file."""
+    """The file's one row. `epoch` is another one after the file was made anew."""
 
+    epoch: str
     wakes: int
     registry_version: int
 
 
 class SqliteWakeHub(WakeHub):
-    """`read_meta(always)` reads the counts in the file. Unless `always`, it returns None if the file has not changed
-    since the last poll.
-    """
+    """`read_meta` reads the counts in the file."""
 
-    def __init__(self, mailboxes: Mailboxes, read_meta: Callable[[bool], Awaitable[Meta | None]]) -> None:
+    def __init__(self, mailboxes: Mailboxes, read_meta: Callable[[], Awaitable[Meta]]) -> None:
         super().__init__()
         self._mailboxes, self._read_meta = mailboxes, read_meta
         self._poller: asyncio.Task[None] | None = None
@@ -134,8 +133,7 @@ class SqliteWakeHub(WakeHub):
     async def _join(self) -> None:
         if self._poller is None:
             self._start()
-        if (meta := await self._read_meta(True)) is not None:
-            self._catch_up(meta)
+        self._catch_up(await self._read_meta())
 
     def _start(self) -> None:
         if (box := self._mailboxes.bind()) is not None:
@@ -177,8 +175,7 @@ class SqliteWakeHub(WakeHub):
         while True:
             await self._rest(POLL_S)
             with suppress(DuetimeError):
-                if (meta := await self._read_meta(False)) is not None:
-                    self._catch_up(meta)
+                self._catch_up(await self._read_meta())
 
     def _catch_up(self, meta: Meta) -> None:
         self._see_version(meta.registry_version)
