@@ -69,6 +69,21 @@ def test_a_new_schedule_does_not_replace_one_of_its_name(boss: Visitor, client: 
     client.schedules.delete(name)
 
 
+def test_a_span_of_the_past_is_backfilled(boss: Visitor, client: duetime.Client, name: str) -> None:
+    place = {"pool": "default", "namespace": "default", "name": name}
+    boss.post("do/schedule", **form(name, when="1h", queue=name))
+    assert f"name={name}" in boss.get("schedules").text.partition("/console/backfill?")[2]
+    assert "Pushes the runs" in boss.get("backfill", **place).text
+    refused = boss.post("do/backfill", **place, since="soon", until="-1h").text
+    assert 'class="field-error"' in refused
+    assert 'value="-1h"' in refused
+    assert "must not be in the future" in boss.post("do/backfill", **place, since="-3h", until="1h").text
+    assert "pushed 3 of 3 runs" in boss.post("do/backfill", **place, since="-3h").text
+    assert client.queue(name).status().counts.ready == 3
+    assert "Backfill schedule" in boss.get("audit", find=name).text
+    client.schedules.delete(name)
+
+
 @pytest.mark.parametrize(
     ("text", "means"),
     [

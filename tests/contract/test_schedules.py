@@ -129,6 +129,23 @@ async def test_a_schedule_is_paused_run_resumed_changed_and_removed(pool: Pool) 
         await pool.schedules.get("shop", "report")
 
 
+async def test_a_span_of_the_past_is_backfilled_once(pool: Pool) -> None:
+    await pool.put()
+    await pool.pass_time("1h")
+    [ran] = await pool.runs()
+    for pushed in (3, 0):
+        done = await pool.schedules.backfill("shop", "report", (ran - 3) * HOUR, ran * HOUR + 1)
+        assert (done.runs, done.pushed) == (4, pushed)
+    assert await pool.runs() == [ran - 3, ran - 2, ran - 1, ran]
+    assert (await pool.schedules.get("shop", "report")).last_at == ran * HOUR
+    now = pool.clock.now_ms()
+    for since, until in ((now, now - HOUR), (now, now + HOUR), (now - 501 * HOUR, now)):
+        with pytest.raises(InvalidRequest):
+            await pool.schedules.backfill("shop", "report", since, until)
+    with pytest.raises(ScheduleNotFound):
+        await pool.schedules.backfill("shop", "other", now - HOUR, now)
+
+
 async def test_putting_an_equal_schedule_again_loses_no_run(pool: Pool) -> None:
     await pool.put()
     pool.clock.advance("40m")

@@ -44,7 +44,7 @@ NOT_RUN = {
     r"duetime (token revoke|limit (set|remove))": "of a token that was made before: tests/e2e/test_cli_tokens.py",
     r"http://user:password@host": "a server with a password: tests/e2e/test_cli_tokens.py",
     r"duetime batch (show|pause|resume|cancel|shift)": "of a batch that a program has opened: tests/worker",
-    r"duetime schedule (show|pause|resume|run|remove)": "of a schedule that exists: tests/e2e/test_cli_schedule.py",
+    r"duetime schedule (show|pause|resume|run|remove|backfill)": "a schedule: tests/e2e/test_cli_schedule.py",
 }
 
 SHOP = """

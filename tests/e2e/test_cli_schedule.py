@@ -26,6 +26,9 @@ def life_of_a_schedule(shell: Shell) -> None:
     assert [job["body"] for job in shell.json("list", "rates")] == ["refresh"]
     assert "ready" in shell.ok("schedule", "show", "rates").out
     assert "next run" in shell.ok("schedule", "resume", "rates").out
+    assert shell.ok("schedule", "backfill", "rates", "--since=-3h").out == "rates: pushed 3 of 3 runs\n"
+    assert shell.json("schedule", "backfill", "rates", "--since=-3h") == [{"runs": 3, "pushed": 0}]
+    assert shell.run("schedule", "backfill", "rates", "--since=1h").code == 2
     assert shell.run("schedule", "add", "rates", "--queue", "rates", "--body", "x").code == 2
     assert (
         shell.run("schedule", "add", "x", "--every", "1h", "--queue", "q", "--task", "t", "--arguments", "1").code == 2

@@ -93,6 +93,7 @@ SCHEDULE = (
     Command("pause", "schedule:pause", "Start no runs of a schedule until it is resumed."),
     Command("resume", "schedule:resume", "Continue a paused schedule with its next run."),
     Command("run", "schedule:run", "Run a schedule now, in addition to its regular runs."),
+    Command("backfill", "schedule:backfill", "Push the runs of a schedule that a span of the past should have had."),
     Command("remove", "schedule:remove", "Remove a schedule; jobs that it has pushed stay."),
 )
 

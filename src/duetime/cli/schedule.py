@@ -15,6 +15,7 @@ from duetime.model.errors import InvalidRequest
 from duetime.model.humanise import span
 from duetime.model.job import DEFAULT_TRIES, State
 from duetime.model.schedules import Missed, Overlap
+from duetime.model.when import read_when
 from duetime.wire import convert
 from duetime.wire.messages import ScheduleOut
 
@@ -165,6 +166,30 @@ def run(name: NameArgument, target: Target) -> None:
         found = client.schedules.run(name)
     pushed = "a worker will push the run" if found.declared else f"pushed {safe(found.last_id)} to {found.queue}"
     target.answer.show(_documents([found])[0], f"{safe(found.name)}: {pushed}")
+
+
+@takes_options
+def backfill(
+    name: NameArgument,
+    target: Target,
+    *,
+    since: Annotated[str, typer.Option(metavar="TIME", help="The first instant of the span: 2026-11-12, -3d.")],
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="The end of the span; now if not given.")] = None,
+) -> None:
+    """Push the runs of a schedule that a span of the past should have had.
+
+    Runs that were pushed in the last seven days are not pushed again. A span may have at most 500 runs.
+
+    Examples:
+        duetime schedule backfill nightly-report --since=-3d
+        duetime schedule backfill rates --since 2026-11-12T00:00:00Z --until 2026-11-13T00:00:00Z
+    """
+    now = SystemClock().now_ms()
+    first = read_when(since, now_ms=now, zone=None).at(now)
+    end = None if until is None else read_when(until, now_ms=now, zone=None).at(now)
+    with target.connect() as client:
+        done = client.schedules.backfill(name, since=first, until=end)
+    target.answer.show(msgspec.to_builtins(done), f"{safe(name)}: pushed {done.pushed} of {done.runs} runs")
 
 
 @takes_options

@@ -10,7 +10,8 @@ from typing import Any
 
 from duetime.client import schedule_calls
 from duetime.client.async_client import AsyncClient
-from duetime.wire.messages import ScheduleOut
+from duetime.model.clock import Instant
+from duetime.wire.messages import BackfillOut, ScheduleOut
 
 
 class AsyncSchedules:
@@ -39,6 +40,12 @@ class AsyncSchedules:
     async def run(self, name: str) -> ScheduleOut:
         """Run a schedule now, apart from its times. Raises ScheduleNotFound."""
         return await self._send(schedule_calls.run(self._namespace, name))
+
+    async def backfill(self, name: str, *, since: Instant, until: Instant | None = None) -> BackfillOut:
+        """Push the runs of a span of the past, at most 500, except those that were pushed in the last seven days.
+        `until` is now if it is not given. Raises ScheduleNotFound, InvalidRequest.
+        """
+        return await self._send(schedule_calls.backfill(self._namespace, name, since, until))
 
     async def pause(self, name: str) -> ScheduleOut:
         """Start no runs until it is resumed. Raises ScheduleNotFound."""

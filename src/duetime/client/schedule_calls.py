@@ -11,10 +11,10 @@ from duetime.client.call import Call, Request
 from duetime.client.job_building import encode_body, encode_json
 from duetime.client.topic_calls import read_fields
 from duetime.engine.schedules import ScheduleRunner, Schedules
-from duetime.model.clock import duration_ms
+from duetime.model.clock import Instant, duration_ms, instant_ms
 from duetime.model.names import check_id
 from duetime.wire import convert
-from duetime.wire.messages import JobScheduleIn, ScheduleOut, SchedulesOut
+from duetime.wire.messages import BackfillIn, BackfillOut, JobScheduleIn, ScheduleOut, SchedulesOut
 
 
 def list_schedules(namespace: str) -> Call[list[ScheduleOut]]:
@@ -57,6 +57,18 @@ def delete(namespace: str, name: str) -> Call[ScheduleOut]:
 
 def run(namespace: str, name: str) -> Call[ScheduleOut]:
     return _one("POST", namespace, name, lambda schedules: schedules.run(namespace, name), "run")
+
+
+def backfill(namespace: str, name: str, since: Instant, until: Instant | None) -> Call[BackfillOut]:
+    first, end = instant_ms(since), None if until is None else instant_ms(until)
+    body = msgspec.json.encode(BackfillIn(since=first, until=UNSET if end is None else end))
+    path = _path(namespace, check_id(name), "backfill")
+    return Call(
+        lambda: Request("POST", path, body),
+        lambda reply: msgspec.json.decode(reply, type=BackfillOut),
+        lambda engine: Schedules(engine).backfill(namespace, name, first, end),
+        repeatable=True,
+    )
 
 
 def pause(namespace: str, name: str) -> Call[ScheduleOut]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from duetime.client import schedule_calls
 from duetime.client.client import Client
-from duetime.wire.messages import ScheduleOut
+from duetime.model.clock import Instant
+from duetime.wire.messages import BackfillOut, ScheduleOut
 
 
 class Schedules:
@@ -40,6 +41,12 @@ class Schedules:
     def run(self, name: str) -> ScheduleOut:
         """Run a schedule now, apart from its times. Raises ScheduleNotFound."""
         return self._send(schedule_calls.run(self._namespace, name))
+
+    def backfill(self, name: str, *, since: Instant, until: Instant | None = None) -> BackfillOut:
+        """Push the runs of a span of the past, at most 500, except those that were pushed in the last seven days.
+        `until` is now if it is not given. Raises ScheduleNotFound, InvalidRequest.
+        """
+        return self._send(schedule_calls.backfill(self._namespace, name, since, until))
 
     def pause(self, name: str) -> ScheduleOut:
         """Start no runs until it is resumed. Raises ScheduleNotFound."""

@@ -17,6 +17,7 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,10 +39,10 @@ from duetime.model.job import (
     chunks,
 )
 from duetime.model.names import MAX_ID, Queue, check_id, check_queue
-from duetime.model.schedules import Missed, Overlap, SchedulePlan, cron, every, parse, plan
-from duetime.stores.base import Finish, Mark, get_all
+from duetime.model.schedules import Missed, Overlap, SchedulePlan, cron, every, parse, plan, runs_between
+from duetime.stores.base import Finish, Mark, Pushed, get_all
 from duetime.wire.convert import PRIORITY_OUT, read_body, write_body
-from duetime.wire.messages import JobScheduleIn, ScheduleOut
+from duetime.wire.messages import BackfillOut, JobScheduleIn, ScheduleOut
 from duetime.wire.payload import TICKS, Payload, write
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ PAUSE_MS = 5_000
 """How long a tick waits whose run was refused."""
 MARK_LIFE_MS = 7 * 86_400_000
 MAX_SCHEDULE_NAME = MAX_ID - len("@1700000000000")
+MOST_BACKFILL = 500
 AT_A_TIME = 100
 """How many jobs of last runs are in memory at a time."""
 TICK_STATES = (State.LEASED, State.READY, State.DELAYED)
@@ -215,6 +217,24 @@ class Schedules:
         # Only a worker of the program knows how to make the job.
         return await self._replace(job.queue, job.id, structs.replace(tick, asked_at=now), namespace)
 
+    async def backfill(self, namespace: str, name: str, since: int, until: int | None = None) -> BackfillOut:
+        """Push the runs of a span of the past, from `since` on and before `until` (epoch ms, or now), at most
+        MOST_BACKFILL. Each job has the due time of its run. A run that was pushed in the last seven days is not pushed
+        again, so that this can be repeated. Raises ScheduleNotFound, InvalidRequest.
+        """
+        job, tick = await self._find(namespace, name)
+        if job.queue != SCHEDULES:
+            raise InvalidRequest(f"schedule {name!r} is declared by a program: only its workers can make its jobs")
+        now = self._clock.now_ms()
+        until = now if until is None else until
+        if not since < until <= now + 1:
+            raise InvalidRequest("`since` must be before `until`, and `until` must not be in the future")
+        runs = list(islice(runs_between(parse(tick.schedule), since, until), MOST_BACKFILL + 1))
+        if len(runs) > MOST_BACKFILL:
+            raise InvalidRequest(f"the span must have at most {MOST_BACKFILL} runs: choose a shorter one")
+        pushed = [not (await push_run(self._engine, tick, run_at)).repeated for run_at in runs]
+        return BackfillOut(runs=len(runs), pushed=sum(pushed))
+
     async def pause(self, namespace: str, name: str) -> ScheduleOut:
         """Start no runs until it is resumed. Raises ScheduleNotFound."""
         job, tick = await self._find(namespace, name)
@@ -352,10 +372,10 @@ def run_job(tick: Tick, run_at: int) -> NewJob:
     )
 
 
-async def push_run(engine: "Engine", tick: Tick, run_at: int) -> None:
+async def push_run(engine: "Engine", tick: Tick, run_at: int) -> Pushed:
     """Repeatable: a run is pushed once."""
     queue = Queue(tick.namespace, tick.queue)
-    await engine.push(queue, [run_job(tick, run_at)], mark=run_mark(tick.name, run_at))
+    return await engine.push(queue, [run_job(tick, run_at)], mark=run_mark(tick.name, run_at))
 
 
 class ScheduleRunner:

@@ -152,6 +152,11 @@ def plan(schedule: Schedule, missed: Missed, planned: int, now: int) -> Schedule
             return SchedulePlan((last,) if now - last < GRACE_MS else (), schedule.after(now))
 
 
+def runs_between(schedule: Schedule, since: int, until: int) -> Iterator[int]:
+    """The runs from `since` on and before `until`."""
+    return _runs(schedule, schedule.after(since - 1), until - 1)
+
+
 def _runs(schedule: Schedule, first: int, now: int) -> Iterator[int]:
     at = first
     while at <= now:

@@ -727,6 +727,20 @@ class JobScheduleIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_o
     overlap: OverlapIn = "allow"
 
 
+class BackfillIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A span of the past: from `since` on and before `until`, which is now if it is not given."""
+
+    since: InstantIn
+    until: InstantIn | UnsetType = UNSET
+
+
+class BackfillOut(Struct):
+    """How many runs of the schedule the span has, and how many of them were pushed now."""
+
+    runs: int
+    pushed: int
+
+
 class ScheduleOut(Struct, kw_only=True):
     """A schedule. `schedule` is `every 1h` or `cron 0 9 * * mon-fri Asia/Shanghai`. `next_at` is 0 while it is paused,
     `last_at` 0 before the first run. The job of the last run has the id `last_id`, and is `last_state`: delayed, ready,

@@ -9,12 +9,12 @@ from cronsim import CronSim, CronSimError
 from msgspec import UNSET, Raw
 from starlette.responses import HTMLResponse, Response
 
-from duetime.console.formats import clock_time
+from duetime.console.formats import clock_time, number
 from duetime.console.forms import FormReader, read_span, whole_number
 from duetime.console.pages.job import MOST_TRIES, read_attributes
 from duetime.console.visit import Visit, chosen, link
 from duetime.engine.schedules import SCHEDULES, Schedules
-from duetime.model.clock import duration_ms
+from duetime.model.clock import duration_ms, rfc3339
 from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, ScheduleNotFound
 from duetime.model.job import DEFAULT_TRIES
 from duetime.model.names import Queue, check_id, check_namespace, check_queue
@@ -235,6 +235,24 @@ async def run_schedule(visit: Visit) -> Response:
     shown = await Schedules(visit.engine()).run(namespace, name)
     await visit.log("run-schedule", f"{namespace}/{name}")
     return visit.go(text=visit.say("schedule.asked" if shown.declared else "schedule.ran", name=name))
+
+
+async def show_backfill(visit: Visit) -> Response:
+    """The form that asks for the span of the past whose runs are pushed."""
+    namespace, name = _place(visit)
+    return visit.page("backfill.html", known=await Schedules(visit.engine()).get(namespace, name))
+
+
+async def backfill_schedule(visit: Visit) -> Response:
+    namespace, name = _place(visit)
+    form = FormReader(visit)
+    since = form.read("since", lambda text: visit.read_time(text).at(visit.now), 0)
+    until = form.read("until", lambda text: visit.read_time(text).at(visit.now) if text.strip() else None, None)
+    form.check()
+    done = await Schedules(visit.engine()).backfill(namespace, name, since, until)
+    detail = visit.say("schedule.backfilled", pushed=number(done.pushed), count=number(done.runs), name=name)
+    await visit.log("backfill-schedule", f"{namespace}/{name}", f"{rfc3339(since)}: {done.pushed} of {done.runs} runs")
+    return visit.go(link("schedules"), detail)
 
 
 async def pause_schedule(visit: Visit) -> Response:

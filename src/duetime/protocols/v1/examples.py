@@ -305,6 +305,11 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "delete_schedule": Example({200: "the schedule as it was"}, SCHEDULE),
     "run_schedule": Example({200: "the schedule; a run was pushed"}, SCHEDULE),
+    "backfill_schedule": Example(
+        {200: "the runs were pushed, except those that had been pushed in the last seven days"},
+        m.BackfillOut(3, 2),
+        m.BackfillIn(since="2026-11-12T00:00:00Z", until="2026-11-15T00:00:00Z"),
+    ),
     "pause_schedule": Example({200: "the schedule as it is now"}, SCHEDULE),
     "resume_schedule": Example({200: "the schedule as it is now"}, SCHEDULE),
 }

@@ -1,8 +1,11 @@
 """Schedules: jobs that are pushed at an interval or by a cron expression. The name in the path is `job_id`."""
 
+from msgspec import UNSET
+
 from duetime.engine.schedules import Schedules
+from duetime.model.clock import instant_ms
 from duetime.protocols.v1.request import NativeRequest, Reply
-from duetime.wire.messages import JobScheduleIn, SchedulesOut
+from duetime.wire.messages import BackfillIn, JobScheduleIn, SchedulesOut
 
 
 async def list_schedules(request: NativeRequest[None, None]) -> Reply:
@@ -24,6 +27,12 @@ async def delete_schedule(request: NativeRequest[None, None]) -> Reply:
 
 async def run_schedule(request: NativeRequest[None, None]) -> Reply:
     return Reply(200, await Schedules(request.engine).run(request.queue.namespace, request.job_id))
+
+
+async def backfill_schedule(request: NativeRequest[BackfillIn, None]) -> Reply:
+    since, until = request.message.since, request.message.until
+    span = instant_ms(since), None if until is UNSET else instant_ms(until)
+    return Reply(200, await Schedules(request.engine).backfill(request.queue.namespace, request.job_id, *span))
 
 
 async def pause_schedule(request: NativeRequest[None, None]) -> Reply:
