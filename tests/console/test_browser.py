@@ -167,6 +167,7 @@ def test_every_page_loads_is_accessible_and_shows_hostile_text_as_text(
             assert answer is not None
             assert answer.status == 200, path
             assert page.title().endswith("Duetime")
+            expect(page.locator("#live-state")).not_to_be_empty()  # its stream of events is open
             page.evaluate(axe)
             # Where the page is narrow, tables scroll, and must do so by keyboard, too.
             for look, theme, width in (("light", "light", 1280), ("dark", "dark", 1280), ("on a phone", "light", 390)):
