@@ -27,6 +27,11 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def is_stopped(pid: int) -> bool:
+    """Returns whether SIGSTOP took effect, which it does when the process is scheduled next."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def all_jobs(queue: Any) -> Iterator[Job]:
     for state in (State.LEASED, State.READY):
         cursor = None
@@ -132,6 +137,7 @@ async def test_a_job_that_its_process_does_not_take_begins_once_in_another(start
 
     for number, slow in enumerate(children):  # one of them is the one that gets the next job
         os.kill(slow, signal.SIGSTOP)
+        await until(lambda slow=slow: is_stopped(slow))  # until then it can still read a job
         try:
             job_id = sample.plain.delay(str(number)).id
             [ran] = await worker.until_noted("ran", key=str(number))
