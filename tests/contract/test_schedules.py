@@ -210,3 +210,24 @@ async def test_what_is_not_a_schedule_is_refused(pool: Pool, fields: dict[str, A
         await pool.put(**fields)
     with pytest.raises(InvalidRequest):
         await pool.put("x" * 115)
+
+
+@pytest.mark.parametrize("schedule", ["every junk", "cron x * * * * UTC", "cron 0 0 31 2 * UTC", "never", ""])
+async def test_a_schedule_that_cannot_be_read_is_a_dead_letter(pool: Pool, schedule: str) -> None:
+    tick = Tick(schedule=schedule, missed="last", queue="reports", run_at=1, namespace="shop", name="report")
+    await pool.engine.push(SCHEDULES, [tick.job("shop/report")])
+    await pool.pass_time("1s")
+    [job] = await pool.engine.store.get(SCHEDULES, ["shop/report"])
+    assert job is not None
+    assert (job.state, job.error) == (State.DEAD, "not a schedule")
+
+
+async def test_a_schedule_of_an_unknown_time_zone_waits_for_a_server_that_knows_it(pool: Pool) -> None:
+    tick = Tick(
+        schedule="cron * * * * * Mars/Base", missed="last", queue="reports", run_at=1, namespace="shop", name="report"
+    )
+    await pool.engine.push(SCHEDULES, [tick.job("shop/report")])
+    await pool.pass_time("1s")
+    [job] = await pool.engine.store.get(SCHEDULES, ["shop/report"])
+    assert job is not None
+    assert job.state is State.DELAYED

@@ -13,7 +13,7 @@ from duetime.model.job import NewJob
 from duetime.model.names import Queue
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
-from duetime.stores.registry import POOL
+from duetime.stores.registry import POOL, SHARES
 from tests.plugins.until import until
 
 QUEUE = Queue("ns", "q")
@@ -128,6 +128,20 @@ async def test_a_pool_that_gets_another_url_has_one_runner_of_schedules() -> Non
             await until(lambda url=url: pools.urls.get("eu") == url)
         assert len(runners.loops) == 2
         assert not any(loop.done() for loop in runners.loops)
+
+
+async def test_shares_that_cannot_be_read_leave_the_others_and_the_pools_alone() -> None:
+    async with (
+        Pools({"default": "memory:a"}, open_store=Stores()) as pools,
+        RegistryCopy(lambda: pools.registry) as copy,
+    ):
+        await pools.registry.put(SHARES, "broken", b"\xff:none")
+        await pools.registry.put(SHARES, "shop", b"8:1:1")
+        await pools.registry.put(POOL, "eu", b"redis://1")
+        await copy.refresh()
+        async with RegisteredPools(pools, copy):
+            assert pools.shares.namespaces == {"shop": (8, 1, 1)}
+            assert "eu" in pools.urls
 
 
 async def test_a_pool_can_be_registered_again_right_after_its_removal() -> None:

@@ -275,6 +275,17 @@ async def test_a_tick_of_another_program_is_left_to_it(tmp_path: Path, clock: Ma
         assert await one.runs() == []
 
 
+async def test_a_tick_that_cannot_be_read_is_replaced_or_a_dead_letter(tmp_path: Path, clock: ManualClock) -> None:
+    async with program(f"sqlite://{tmp_path}/jobs.db", clock) as one:
+        ticks = one.client.queue(TICKS)
+        await ticks.push("junk", id="report")
+        await ticks.push({"schedule": "every junk", "missed": "last", "queue": "a", "run_at": 1}, id="stranger")
+        for _ in range(2):
+            await one.tick()
+        assert [job.id for job in (await ticks.list_jobs(State.DELAYED)).jobs] == ["report"]
+        assert [job.id for job in (await ticks.dead.list_jobs()).jobs] == ["stranger"]
+
+
 def test_what_cannot_recur(tmp_path: Path) -> None:
     app = duetime.App(f"sqlite://{tmp_path}/jobs.db")
     with pytest.raises(InvalidRequest, match="must have a default"):

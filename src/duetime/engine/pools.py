@@ -34,7 +34,7 @@ from duetime.model.errors import (
 from duetime.model.job import MAX_BODY
 from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_POOL
-from duetime.model.priority_shares import PriorityShares, read_ratio
+from duetime.model.priority_shares import PriorityShares, Shares, read_ratio
 from duetime.model.settings import pool_parts
 from duetime.stores.base import Store, StoreInfo
 from duetime.stores.registry import POOL, SHARES, Registry
@@ -300,12 +300,17 @@ class RegisteredPools:
         """Returns the names of the pools that were added."""
         if self._shares_generation != self._copy.generations[SHARES]:
             self._shares_generation = self._copy.generations[SHARES]
-            changed = {one.key: read_ratio(one.value.decode()) for one in self._copy.list_records(SHARES)}
+            changed: dict[str, Shares] = {}
+            for one in self._copy.list_records(SHARES):
+                try:
+                    changed[one.key] = read_ratio(one.value.decode(errors="replace"))
+                except InvalidSettings as error:
+                    log.warning("shares_unreadable", extra={"namespace": one.key, "error": error.message})
             self._pools.set_shares(structs.replace(self._shares, namespaces={**self._shares.namespaces, **changed}))
         if self._generation == self._copy.generations[POOL]:
             return []
         self._generation = self._copy.generations[POOL]
-        wanted = {record.key: record.value.decode() for record in self._copy.list_records(POOL)}
+        wanted = {record.key: record.value.decode(errors="replace") for record in self._copy.list_records(POOL)}
         for name, url in self._pools.urls.items():
             if name not in self._pools.fixed and wanted.get(name) != url:
                 await self._pools.remove(name)

@@ -25,7 +25,15 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from duetime.duties import Rounds, run_duty
 from duetime.model.clock import MAX_INSTANT, Clock, SystemClock, duration_ms
-from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, LeaseLost, ScheduleDeclared, ScheduleNotFound
+from duetime.model.errors import (
+    NOT_JSON,
+    DuetimeError,
+    InvalidRequest,
+    InvalidTime,
+    LeaseLost,
+    ScheduleDeclared,
+    ScheduleNotFound,
+)
 from duetime.model.job import (
     DEFAULT_TRIES,
     MAX_BODY,
@@ -110,6 +118,8 @@ def read_tick(body: bytes) -> Tick | None:
         tick = msgspec.json.decode(body, type=Tick)
         check_id(run_id(tick.name, tick.last_at))
         check_queue("any", tick.queue)
+        with suppress(InvalidTime):  # of a time zone that this machine does not know; another one may
+            parse(tick.schedule)
         if tick.task:
             msgspec.json.decode(tick.body or b"{}", type=dict[str, Raw])
     except (*NOT_JSON, DuetimeError):

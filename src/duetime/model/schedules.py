@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from duetime.model.clock import Duration, duration_ms, time_zone
-from duetime.model.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest, InvalidTime
 
 Missed = Literal["last", "all", "none"]
 """Which runs are made up for that were due while nothing ran schedules."""
@@ -117,10 +117,13 @@ def cron(expression: str, tz: str = "UTC") -> Cron:
 
 
 def parse(text: str) -> Schedule:
-    """The inverse of `Schedule.text`. Raises InvalidRequest, InvalidTime."""
+    """The inverse of `Schedule.text`. Raises InvalidRequest; InvalidTime only for an unknown time zone."""
     kind, _, rest = text.partition(" ")
     if kind == "every":
-        return every(rest)
+        try:
+            return every(rest)
+        except InvalidTime as error:
+            raise InvalidRequest(error.message) from None
     expression, _, zone = rest.rpartition(" ")
     if kind == "cron":
         return cron(expression, zone)

@@ -150,6 +150,13 @@ class Scheduler:
         """
         one = self._app.schedules.get(delivery.lease.id)
         tick = read_tick(delivery.body)
+        if tick is None and one is None:
+            await self._client.kill(delivery, error="not a schedule")
+            return
+        if one is not None and tick is None:  # somebody pushed something else under the name of a schedule
+            tick = one.tick(one.schedule.after(self._app.clock.now_ms()))
+            await self._client.send(push(self._queue, [tick.job(one.name)], IfExists.REPLACE))
+            return
         if one is None or tick is None or not one.declares(tick):
             await self._client.release(delivery, delay=PAUSE_S, error="no such schedule in this program")
             return
