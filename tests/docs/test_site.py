@@ -35,6 +35,8 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     first = (site / "index.html").read_text()
     assert re.findall(r'(?:src|href)="(?:https?:)?//[^"]+\.(?:js|css|woff2?)"', first) == []  # nothing from elsewhere
     assert 'data-md-color-scheme="slate"' in first
+    tabs = re.findall(r'href="([^"]+)" class="md-tabs__link"', first)
+    assert tabs == [".", "frameworks/", "operations/", "sdk/", "concepts/", "support/"]  # the first page of each part
     index = (site / "llms.txt").read_text()
     linked = re.findall(r"\]\(([^)]+)\)", index)
     assert [link for link in linked if not (site / link).exists()] == []
