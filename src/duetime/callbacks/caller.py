@@ -150,9 +150,9 @@ def _why(error: BaseException) -> str:
 
 
 def attempt_headers(topic: Topic, request: CallbackRequest, now_ms: int) -> dict[str, str]:
-    """The headers of one attempt after Standard Webhooks: its time, and the signature of a topic that has a secret.
+    """The headers of one attempt by Standard Webhooks: its time, and a signature if the topic has a secret.
 
-    The time is the attempt's own, so that a receiver does not refuse a retry as too old. While a secret is being
+    The time is that of the attempt, so that a receiver does not refuse a retry as too old. While a secret is being
     changed, both the old and the new one sign, so that a receiver with either accepts the call.
     """
     second = str(now_ms // 1000)

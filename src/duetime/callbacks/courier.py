@@ -40,7 +40,7 @@ FOLLOW_EVERY_S = 0.1
 
 @dataclass(frozen=True)
 class CourierOptions:
-    """Limits of one process, how long a lease is, where callbacks may go, how long a stop may take."""
+    """Options of one process: limits, length of a lease, allowed networks, time for a stop."""
 
     in_flight: int = 500
     per_host: int = 100
@@ -113,7 +113,7 @@ class Courier:
 
     @property
     def loops(self) -> list[asyncio.Task[None]]:
-        """The tasks that must not end before the courier does."""
+        """The tasks that run for as long as the courier does."""
         return self._duties
 
     def streaks(self) -> Streaks:
@@ -175,7 +175,7 @@ class Courier:
         return None if self._draining.is_set() else FOLLOW_EVERY_S
 
     async def _match(self) -> None:
-        """Have a lane for every topic that delivers and for every removed one that has jobs left."""
+        """Start and close lanes until every topic that delivers, and every removed one that has jobs left, has one."""
         known, gone = self._topics.known(KIND), self._topics.known(REMOVED_KIND)
         if not self._options.in_flight:
             return
@@ -218,7 +218,7 @@ class Courier:
         )
 
     def _share_slots(self, topics: Mapping[TopicAddress, Topic]) -> None:
-        """Have one namespace leave half of the slots to others, where there are others."""
+        """Where several namespaces have topics, let each use at most half of the slots."""
         callers: dict[str, set[str]] = {}
         for address, topic in topics.items():
             callers.setdefault(host_of(topic.callback), set()).add(address.queue.namespace)

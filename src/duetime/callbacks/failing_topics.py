@@ -1,7 +1,7 @@
 """Reports topics whose callbacks keep failing, for one alert at the start and one when a call works again.
 
 Each process knows only its own calls. A process that sees failures may report a problem, but only a process that saw a
-call work since then, or that finds no jobs left to call about, may report its end. Then the other processes forget the
+call work since then, or that finds no jobs left to deliver, may report its end. Then the other processes forget the
 failures that they have counted, so that they do not report the same problem again.
 """
 
@@ -116,7 +116,7 @@ class FailingCallbacks:
         return AlertReport(problems, ended)
 
     async def _is_drained(self, address: TopicAddress) -> bool:
-        """Whether the topic's queue has no jobs left to call about; False if the store does not answer."""
+        """Returns whether the topic's queue has no jobs left to deliver. False if the store does not answer."""
         try:
             async with asyncio.timeout(COUNT_S):
                 [counts] = await self._pools.engine(address.pool).store.counts([address.queue])

@@ -102,7 +102,7 @@ class Slots:
             granted.set_result(count)
 
     def _next(self) -> tuple[int, Line, str] | None:
-        """The turn, line and namespace that are served next; None if nobody waits who may have a slot now."""
+        """The turn, line and namespace that are served next; None if no waiting topic may have a slot now."""
         for step in range(len(self._turns)):
             turn = (self._at + step) % len(self._turns)
             line = self._lines[list(Priority)[self._turns[turn]]]
@@ -140,7 +140,7 @@ class Breaker:
         self._until = max(self._until, self._now() + seconds)
 
     def abandoned(self) -> None:
-        """A call ended without showing whether its receiver works."""
+        """A call ended, and its outcome says nothing about the receiver."""
         self._probing = False
 
     def succeeded(self) -> None:

@@ -36,7 +36,7 @@ class CallbackAnswer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether PHP calls the body empty."""
+        """True if PHP treats the body as empty."""
         return self.body in (b"", b"0")
 
 
@@ -58,7 +58,7 @@ def judge(topic: Topic, condition: Condition, answer: CallbackAnswer) -> Verdict
 
 
 def _asks_for_retry(condition: Condition, body: bytes) -> bool:
-    """Whether the condition is true of the answer; any answer but a JSON object or list asks for no retry."""
+    """Returns whether the condition is true for the answer. Only a JSON object or list can ask for a retry."""
     if body.lstrip()[:1] not in (b"{", b"["):
         return False
     try:

@@ -1,9 +1,8 @@
 """Checks where callbacks may go: only to public addresses, unless `callback_allow` names the network.
 
-Everybody who may edit topics chooses callback URLs, so a URL must not lead to hosts that only this machine can reach:
-loopback, private and link-local networks, metadata services. The check is made on the addresses that a name resolves
-to, and the connection goes to the very addresses that were checked, so a name that resolves to another address a
-moment later gains nothing.
+Users who may edit topics choose callback URLs, so a URL must not lead to hosts that only this machine can reach:
+loopback, private and link-local networks, metadata services. The addresses that a name resolves to are checked, and the
+connection uses exactly these addresses, so a name that resolves to another address a moment later causes no harm.
 """
 
 from collections.abc import Iterable

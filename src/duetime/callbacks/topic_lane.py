@@ -112,7 +112,7 @@ class TopicLane(Duty):
             setting_rules.cancel()
 
     async def _set_rules(self) -> None:
-        """Every change of the topic does this, too, unless a part of the store was down."""
+        """Each change of the topic sets them as well, but cannot while the pool is down."""
         await self._tools.topics.set_rules(self._tools.engine(self.address.pool), self.address)
 
     async def run_once(self) -> float:
@@ -128,7 +128,7 @@ class TopicLane(Duty):
         )
         self._full_reserves = self._full_reserves + 1 if len(found) == limit else 0
         for delivery in found:
-            # The wait for a slot may be longer than a lease, so the lease is renewed meanwhile.
+            # The wait for a slot may be longer than a lease, so the lease is renewed during the wait.
             self._leases.add(delivery.lease)
         try:
             while found:
@@ -161,8 +161,8 @@ class TopicLane(Duty):
         return max(self.pause_s, rate_wait_s)
 
     async def _acquire_slots(self, wanted: int) -> int:
-        """Acquire 1 to `wanted` slots of the process and of the host alike. A lane that waits for slots of the process
-        holds only one of its host meanwhile.
+        """Acquire 1 to `wanted` slots of the process and of the host alike. While it waits for slots of the
+        process, a lane holds only one slot of its host.
         """
         slots, host_slots, namespace = self._tools.slots, self.host.slots, self.address.queue.namespace
         await host_slots.acquire(1, self.topic.priority, namespace)
@@ -204,8 +204,8 @@ class TopicLane(Duty):
     # --- one delivery
 
     async def _deliver(self, delivery: Delivery, topic: Topic, host: LaneHost) -> None:
-        """Whatever happens, the lease is not renewed for ever: it is acked, released, or left to expire. Only the lease
-        of a cancelled delivery stays held; the courier gives it back.
+        """Call the receiver and report the outcome. Afterwards the lease is not renewed any more: it was acked or
+        released, or it expires. Only the lease of a cancelled delivery stays held; the courier gives it back.
         """
         try:
             if await self._attempt(delivery, topic, host):
@@ -345,7 +345,7 @@ class RemovedTopicLane:
         if counts.delayed + counts.ready + counts.leased == 0:
             await engine.configure(self.address.queue, RulesChange(kept=False, offline=False))
             await self._tools.topics.forget(self.address)
-            # If the topic was added again meanwhile, its queue must be kept again.
+            # The topic may have been added again, and then its queue must be kept.
             await self._tools.topics.set_rules(engine, self.address)
             return None
         found = await engine.reserve(
@@ -364,5 +364,5 @@ class RemovedTopicLane:
 
 
 def delivers(topic: Topic) -> bool:
-    """Whether the topic's jobs are delivered. Being offline only refuses new jobs; a halt stops deliveries."""
+    """Returns whether the topic's jobs are delivered: unless it is halted, also while it is offline."""
     return not topic.halted

@@ -54,7 +54,7 @@ class TopicAddress(NamedTuple):
 
 
 class TopicRegistry:
-    """`registry` is asked anew for every call, because its store may be closed and opened again."""
+    """`registry` is called before every access, because the store behind it may be closed and opened again."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class TopicRegistry:
         return _decode((await self._record(address)).value)
 
     async def exists(self, address: TopicAddress) -> bool:
-        """Whether the registry has the topic now."""
+        """Returns whether the registry has the topic now."""
         return await self._registry().get(KIND, address.key) is not None
 
     async def list_topics(self, pool: str, namespace: str, kind: str = KIND) -> list[Topic]:
@@ -196,7 +196,7 @@ class TopicRegistry:
         return topic
 
     async def forget(self, address: TopicAddress) -> None:
-        """Delete the record of a removed topic, after its last job is gone."""
+        """Delete the record of a removed topic, after its last job has ended."""
         await self._registry().delete(REMOVED_KIND, address.key)
 
     async def set_rules(self, engine: Engine, address: TopicAddress) -> None:

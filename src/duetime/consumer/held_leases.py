@@ -30,7 +30,7 @@ RENEWED_TOGETHER = 50
 ROUNDS_PER_LEASE = 20
 
 Answer = Moved | DuetimeError | None
-"""What became of an ack: what moved, an error, or None if the job was already gone."""
+"""The outcome of an ack: the move, an error, or None if the job did not exist any more."""
 Reply = Callable[[Answer], None]
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -48,7 +48,7 @@ class LeaseStore(Protocol):
 
 @dataclass(slots=True)
 class HeldLease:
-    """`is_ending`: the end of the job is being reported, so a failed renewal means nothing any more."""
+    """`is_ending`: the end of the job is being reported, so a lost lease is no news."""
 
     renewed_at: float
     on_lost: Callable[[], None] | None

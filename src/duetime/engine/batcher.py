@@ -76,7 +76,7 @@ HEAVY_CALLS = 2
 HEAVY_WAIT_S = 0.05
 """A heavy call waits this long at most. Otherwise the calls to a store that hangs would time out two by two."""
 MAX_QUEUES = 10_000
-"""Of how many queues the batcher remembers something between their calls."""
+"""The batcher remembers the last shared call and the priority rotation of this many queues."""
 
 SHARED_S = 0.25
 """After a call that several requests shared, the queue's next requests wait for each other for this long: each turn of
@@ -99,9 +99,9 @@ Answers = Sequence[tuple[Reply[Answer], Answer | Exception]]
 class ReplyScheduler:
     """Gives the answers of all verbs of an engine to their callers, some in each turn of the event loop.
 
-    Each caller has something to do when it gets its answer, and hundreds of them in one turn would hold up everybody
-    else. While a queue's answers are being given, its next call waits: those callers usually ask again, and all of
-    them fit into one call.
+    Each caller has work to do when it gets its answer, and hundreds of them in one turn would delay all other tasks.
+    While a queue's answers are being given, its next call waits: those callers usually send another request, and all
+    of these fit into one call.
     """
 
     def __init__(self, spawn: Spawn) -> None:
@@ -109,7 +109,7 @@ class ReplyScheduler:
         self._delivering: dict[Queue, asyncio.Task[None]] = {}
 
     def deliver(self, queue: Queue, answers: Sequence[T], give: Callable[[Iterable[T]], None]) -> None:
-        """Call `give` with the first answers now and with some more in each turn. All are given, whatever happens."""
+        """Call `give` with the first answers now, and with more in each later turn. An error keeps none back."""
         left = iter(answers)
         give(islice(left, REPLIES_PER_TURN))
         try:
@@ -175,11 +175,11 @@ class Lane(Generic[Asked, Answer]):
         raise NotImplementedError
 
     def start_single(self, request: Asked, reply: Reply[Answer], inbox: Inbox[Asked, Answer]) -> bool:
-        """Start the call of a request that is alone, without a task; returns False if that is not possible."""
+        """Start the call of a lone request without a task; returns False if that is not possible."""
         return False
 
     def orphan(self, answer: Answer) -> None:
-        """Gets an answer whose caller went away during the call."""
+        """Gets the answer of a caller that was cancelled during the call."""
 
     # --- requests
 
@@ -222,7 +222,7 @@ class Lane(Generic[Asked, Answer]):
         self._leave(queue, inbox)
 
     async def run(self, request: Asked) -> Answer:
-        """The answer to this request, or its error. A request whose caller goes away before the call is not sent."""
+        """Return the answer, or raise the error. A request whose caller is cancelled before the call is not sent."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.submit(request, answer)
         try:
@@ -268,7 +268,7 @@ class Lane(Generic[Asked, Answer]):
             self._leave(queue, inbox)
 
     def _leave(self, queue: Queue, inbox: Inbox[Asked, Answer]) -> None:
-        """A runner is gone. The last one removes the inbox; callers that still wait, because it was stopped, get an
+        """A runner has ended. The last one removes the inbox; callers that still wait, because it was stopped, get an
         error.
         """
         inbox.runners -= 1
@@ -339,7 +339,7 @@ class Lane(Generic[Asked, Answer]):
             elif not reply.done():
                 try:
                     reply.set_result(answer)
-                except Exception:  # whatever one caller does with its answer, the others get theirs
+                except Exception:  # an error of one caller must not keep the others from their answers
                     log.exception("reply_failed")
             else:
                 self.orphan(answer)
@@ -595,7 +595,7 @@ class FinishLane(VerbLane[FinishRequest, Sequence[Finished | DuetimeError | None
         return self.store.finish(step.queue, step.asked)
 
     def answers(self, step: Step, requests: Sequence[FinishRequest], outcome: Sequence[Any]) -> Sequence[Any]:
-        """Wakes those who wait here for jobs and results."""
+        """Wakes the callers of this process that wait for jobs or results."""
         done = [(one, answer) for one, answer in zip(step.asked, outcome, strict=True) if isinstance(answer, Finished)]
         self.batcher.moved(step.queue, [moved for _, answer in done for moved in answer.then])
         if kept := [one.lease.id for one, _ in done if one.keeps_result]:
@@ -655,7 +655,7 @@ class Batcher:
     """Makes the store calls of all verbs that can be grouped, in one lane for each verb.
 
     It creates `waiters` and `results`, which make their store calls through it. `give_back` gets deliveries whose
-    consumer has gone.
+    consumer was cancelled.
     """
 
     def __init__(
@@ -678,7 +678,7 @@ class Batcher:
         self.results = ResultWaiters(lambda queue, ids: self.run(ResultsRequest(queue, ids)))
 
     def run(self, request: Request[Answer]) -> Coroutine[Any, Any, Answer]:
-        """Submit a request and wait for its answer. A request whose caller goes away before the call is not sent."""
+        """Submit a request and wait for its answer. A request whose caller is cancelled before the call is not sent."""
         return self.lanes[type(request)].run(request)
 
     async def close(self) -> None:
@@ -722,7 +722,7 @@ class BlockingCalls:
         self._is_closed = self._one_job is None
 
     def run(self, request: Request[Answer]) -> Answer | None:
-        """See `Engine.run_blocking`. None: nothing was done, and the event loop is to serve the request."""
+        """See `Engine.run_blocking`. Returns None if nothing was done and the event loop has to serve the request."""
         one_job, lane = self._one_job, self._batcher.lanes.get(type(request))
         if one_job is None or self._batcher.recorders.is_needed or (lane and not lane.is_idle(request.queue)):
             return None

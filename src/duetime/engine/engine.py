@@ -126,7 +126,7 @@ class Engine:
             duty.cancel()
         if self._blocking:
             self._blocking.close()
-        # An error of the caller's code is not for the task group: it is raised as it is, after the calls under way.
+        # The task group does not get an error of the caller's code; that is raised unchanged after the calls under way.
         try:
             try:
                 await self._batcher.close()
@@ -170,7 +170,7 @@ class Engine:
         return await self._batcher.run(request)
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
-        """Remove jobs by id, in every state, in bounded steps; None where there is none."""
+        """Remove jobs by id, in every state, in bounded steps. An answer is None if there is no such job."""
         check_ids(ids)
         return await self._in_steps(lambda some: CancelRequest(queue, some), ids)
 
@@ -238,7 +238,7 @@ class Engine:
         return found
 
     async def ack(self, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
-        """Finish jobs, also of several queues, in bounded steps; one answer per lease. None: it was gone already."""
+        """Finish jobs, also of several queues, in bounded steps. An answer is None if its job no longer existed."""
         if len(leases) == 1:
             check_lease(leases[0])
             return [*await self._batcher.run(AckRequest(leases[0].queue, leases))]
@@ -258,7 +258,9 @@ class Engine:
         return [answers[index] for index in range(len(leases))]
 
     async def finish(self, finishes: Sequence[Finish]) -> list[Finished | DuetimeError | None]:
-        """Finish jobs with what follows from each, also of several queues, in bounded steps; None: it was gone."""
+        """Finish jobs and add their follow-up jobs, also in several queues, in bounded steps. An answer is None if its
+        job did not exist any more.
+        """
         by_queue: dict[Queue, list[int]] = {}
         for index, one in enumerate(finishes):
             check_finish(one, max_body=self._max_body)
@@ -272,7 +274,7 @@ class Engine:
         return [answers[index] for index in range(len(finishes))]
 
     async def results(self, queue: Queue, ids: Sequence[str], *, wait_ms: int = 0) -> list[KeptResult | None]:
-        """The results that are kept of these jobs; wait up to `wait_ms` until all are there. None where none is."""
+        """The kept results of these jobs, None for a job without one. Wait up to `wait_ms` until all have one."""
         check_ids(ids)
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000
         found = await self._results.wait(queue, ids, deadline)
@@ -288,7 +290,7 @@ class Engine:
         return moved
 
     async def give_back(self, lease: Lease, *, delay_ms: int | None = None) -> Moved:
-        """Undo a delivery that did not reach its consumer; with a delay, for one that may not work on it before."""
+        """Undo a delivery that its consumer did not get, or cannot work on before a delay."""
         check_lease(lease)
         check_times(delay_ms=delay_ms or 0)
         step = Step("give_back", lease.queue, [lease])
@@ -313,10 +315,10 @@ class Engine:
     # --- for callers without a task
 
     def submit(self, request: Request[Answer], reply: Reply[Answer]) -> None:
-        """`reply` gets what the verb would answer or raise, in a later turn of the event loop.
+        """`reply` gets the answer or the error of the verb, in a later turn of the event loop.
 
-        Raises what the verb raises for a request that is not valid, or when the engine stops; then nothing is done and
-        `reply` gets nothing. A caller that no longer wants its deliveries passes them to `give_back_later`.
+        Raises the error of a request that is not valid, and StoreUnavailable when the engine stops; then nothing is
+        done and `reply` gets nothing. A caller that no longer wants its deliveries passes them to `give_back_later`.
         """
         request.check(self._max_body)
         self._batcher.lanes[type(request)].submit(request, reply)
@@ -464,7 +466,7 @@ class Engine:
         return reaped
 
     def give_back_later(self, deliveries: Sequence[Delivery]) -> None:
-        """Never raises: the consumer that it is called for ends with an error of its own."""
+        """Never raises, because the consumer already ends with an error of its own."""
         for delivery in deliveries:
             try:
                 self._spawn(self._try_give_back(delivery.lease))
@@ -492,7 +494,9 @@ def _cut(error: str) -> str:
 
 @contextmanager
 def _partly_done(done: Sized) -> Generator[None]:
-    """A step of a verb that takes several: if it fails after others were `done`, the verb has taken effect in part."""
+    """Use it around one of several steps of a verb. If the step fails after others were `done`, the outcome of the verb
+    is unknown, because it has happened in part.
+    """
     try:
         yield
     except StoreUnavailable as error:

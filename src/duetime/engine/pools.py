@@ -1,9 +1,9 @@
 """Pools: named engines, each on a store of its own.
 
 A pool that cannot be reached at the start, or whose engine breaks, is opened again in the background and affects only
-its own namespaces: `engine(name)` raises StoreUnavailable for it, every other pool works on. An outage of an open
-store is not seen here; its engine sits it out. Wrong settings (an unknown scheme, a missing driver) are raised at the
-start, because waiting does not cure them.
+its own namespaces: `engine(name)` raises StoreUnavailable for it, every other pool works on. The engine of an open
+store handles outages of that store itself. Wrong settings (an unknown scheme, a missing driver) are raised at the
+start, because waiting does not correct them.
 
     async with Pools({"default": "sqlite:///jobs.db"}, open_store=open_store) as pools:
         await pools.engine("default").push(queue, [NewJob(id, body)])
@@ -42,7 +42,7 @@ from duetime.stores.registry import POOL, SHARES, Registry
 log = logging.getLogger("duetime.pools")
 
 REGISTRY = "(registry)"
-"""The name under which a store that serves as registry only is kept; no pool can be called so."""
+"""The name of a store that is only used for the registry. No pool can have this name."""
 FIRST_WAIT_S = 5.0
 """How long the start waits for pools that do not answer."""
 
@@ -65,7 +65,7 @@ def check_pool_name(name: str) -> str:
 
 
 class Pool:
-    """One store and, while that is open, the engine on it. `error` says why it is not."""
+    """One store and, while that is open, the engine on it. `error` is why the store is not open."""
 
     def __init__(self, name: str, url: str) -> None:
         self.name = name
@@ -140,7 +140,7 @@ class Pools:
         await self._close()
 
     async def _close(self) -> None:
-        """Let open engines finish what is under way; give up on those that are being opened."""
+        """Let open engines finish their calls under way, and cancel the opening of the other pools."""
         pools = {**self._pools, self._registry_pool.name: self._registry_pool}
         for name, task in self._tasks.items():
             pools[name].stop.set()
@@ -256,7 +256,7 @@ class Pools:
                 pool.tried.set()
                 log.info("pool_open", extra={"pool": pool.name})
                 await pool.stop.wait()
-        except Exception as error:  # a bug in one pool's engine must not take the others with it
+        except Exception as error:  # a bug in the engine of one pool must not end the others
             log.exception("pool_broken", extra={"pool": pool.name})
             pool.error = StoreUnavailable(f"the pool {pool.name!r} broke: {type(error).__name__}")
         finally:
@@ -371,7 +371,7 @@ async def register_pool(
 
 
 async def unregister_pool(registry: Registry, name: str) -> dict[str, str]:
-    """Take a pool out of the registry; its jobs stay in its store. Raises PoolNotFound."""
+    """Remove a pool from the registry; its jobs stay in its store. Raises PoolNotFound."""
     if not await registry.delete(POOL, name):
         raise PoolNotFound(f"pool {name!r} is not in the registry: pools of the settings are removed there")
     return await registered_pools(registry)

@@ -245,7 +245,7 @@ class Recorders:
     def _completed(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # retrieved, also if the caller has gone
+            task.exception()  # retrieved here, because the caller may have been cancelled
 
     async def notified(self, lease: Lease, *, status: int, ms: int) -> None:
         """The callback of a leased job answered with this HTTP status (0: not at all)."""

@@ -1,8 +1,8 @@
 """A local copy of the registry's records, for code that reads them with every request.
 
-The copy follows the registry's announcements, and asks by itself every second in case one was lost. So a change made by
-any process is known here at once, and within a second at worst. The copy says how old it is: after an outage its reader
-decides whether it is still good enough.
+The copy follows the registry's announcements, and also reads the registry every second, in case an announcement was
+lost. So a change by any process arrives here within milliseconds, and within a second at the latest. After an outage
+the reader of the copy decides by its age whether it is recent enough.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class RegistryCopy:
             await self.refresh()
         except DuetimeError as error:
             log.warning("registry_unavailable", extra={"error": error.message})
-        # A loop that ends would leave the copy old for ever; its readers see its age grow.
+        # If a loop ended, the copy would get no more changes.
         duties = Rounds("registry announcements", self._follow), Rounds("registry copy", self._check)
         self._followers = [asyncio.create_task(run_duty(duty, survives_bugs=True)) for duty in duties]
         return self
@@ -67,35 +67,35 @@ class RegistryCopy:
         return sorted(found, key=lambda record: record.key)
 
     async def changed(self, since: int) -> int:
-        """Wait until the copy is no longer that of version `since`; answers its version."""
+        """Wait until the version of the copy is not `since`; returns the new version."""
         while self._version == since:
             await self._changed.wait()
         return self._version
 
     def age_s(self) -> float:
-        """How long ago this copy was certainly complete; infinite before the first read."""
+        """Seconds since the copy was known to be complete; infinite before the first read."""
         return time.monotonic() - self._seen_at
 
     async def refresh(self) -> None:
-        """Return after a read of the registry that began after this call; callers that come together share one.
+        """Wait for a read of the registry that begins after this call; concurrent callers share one.
 
-        Raises what the registry raised for that read.
+        Raises the error of that read.
         """
         wanted = self._begun + 1
         async with self._lock:
             if self._finished < wanted:
-                await self._look()
+                await self._read()
             if self._error:
                 raise self._error
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         self._begun += 1
         began, seen_at = self._begun, time.monotonic()
         try:
             registry = self._registry()
             changes = await registry.changes(self._version)
             if changes.version < self._version:
-                # The registry was wiped, or is another one: no record of this copy holds any more.
+                # The registry was wiped or replaced, so no record of this copy is valid any more.
                 changes = msgspec.structs.replace(await registry.changes(0), is_complete=True)
         except DuetimeError as error:
             self._error = error

@@ -2,8 +2,8 @@
 
     engine.submit(PushRequest(queue, Push([job])), reply)       # reply.set_result(Pushed)
 
-`check` raises for what is not valid. Everything behind it takes its input as valid: a value that a driver cannot write
-would fail a store call with all requests in it, so every value that passes can be written by every store.
+`check` raises an error if a request is not valid. Later code does not check again: a value that a driver cannot write
+would fail a store call for all requests in it, so every value that passes `check` can be written by every store.
 `weight` is the request's share of a store call: a number of jobs, or bytes, where STEP_BYTES are at most STEP_JOBS jobs
 and at most STEP_BYTES bytes of payload.
 """
@@ -143,7 +143,7 @@ class AckByIdRequest(IdsRequest[Sequence[Moved | None]], frozen=True):
 
 
 class ResultsRequest(IdsRequest[Mapping[str, KeptResult]], frozen=True):
-    """The results that exist, by id."""
+    """Read the kept results that exist, by id."""
 
 
 # --- checks of jobs, ids, leases, times and tries

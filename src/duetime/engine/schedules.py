@@ -314,7 +314,7 @@ class Schedules:
         await self._engine.push(queue, [tick.job(tick_id)], if_exists=IfExists.REPLACE)
         [job] = await self._engine.store.get(queue, [tick_id])
         if job is None:
-            raise ScheduleNotFound(f"schedule {tick_id!r} was removed meanwhile")
+            raise ScheduleNotFound(f"schedule {tick_id!r} was removed during the change")
         return await self._show(job, read_tick(job.body) or tick, namespace)
 
     async def _show(self, job: Job, tick: Tick, namespace: str) -> ScheduleOut:
@@ -419,7 +419,7 @@ class ScheduleRunner:
             await self._run(engine, delivery, tick)
             self._refused.discard(tick_id)
         except LeaseLost:
-            return  # it was changed meanwhile, or another process has it
+            return  # another process has changed or leased it
         except DuetimeError as error:
             if tick_id not in self._refused:
                 self._refused.add(tick_id)

@@ -3,7 +3,7 @@
 Every queue with waiting consumers has a list of them (`QueueWaiters`). The list reserves jobs for its consumers, first
 come first served; a consumer is in at most one reserve at a time. A reserve also says when the next job falls due, and
 the list sets its timer to that time. A push, a wake-up from another process and the safety net can only make the timer
-end earlier. A job that was leased for a consumer that has gone is given back and keeps its place.
+end earlier. A job that was leased for a consumer that no longer waits is given back and keeps its place.
 
 A wake-up must not get lost between a reserve that finds no job and the wait after it:
 
@@ -47,10 +47,10 @@ NEARLY_DUE_S = 0.05
 FIRST_BATCH = 8
 """Jobs that a list reserves first. The number doubles with each reserve that brings all of them."""
 JUMP_MS = 5
-"""Timers are set anew when the store's clock has run ahead of them by more than this ..."""
+"""Timers are set again when the store's clock is ahead of the known offset by more than this ..."""
 SET_BACK_MS = 1000
-"""... and left alone when it seems to be behind by less: a timer that ends too early costs one call, and the answer
-with the reading may only have been slow.
+"""... and kept when the clock seems to be behind by less than this: a timer that ends too early costs one call, and
+perhaps only the answer with the reading was slow.
 """
 LASTING_S = OUTAGE.cap_ms / 1000
 """A connection for wake-ups that lasted longer ended an outage; shorter ones belong to the same outage."""
@@ -90,7 +90,7 @@ class StoreTime:
 
 class Waiter:
     """A consumer that waits: what it wants, the lists it is in, and what it gets. `busy` while a reserve is under way
-    for it, which `reserving` has sent. It is the reply of that reserve, also after the consumer has gone.
+    for it, which `reserving` has sent. It is the reply of that reserve, even if the consumer no longer waits.
     """
 
     reserving: "QueueWaiters"
@@ -109,7 +109,9 @@ class Waiter:
             one.on_waiter_free()
 
     def fail(self, error: Exception) -> None:
-        """End the wait with an error. The future gets no exception, because a consumer that has gone retrieves none."""
+        """End the wait with an error. The future gets no exception, because a consumer that was cancelled
+        would not retrieve it.
+        """
         if not self.answer.done():
             self.error = error
             self.answer.set_result([])
@@ -155,14 +157,14 @@ class QueueWaiters:
             self._repeat = True
         elif self.parked and not self._waiters.closed:
             self._is_reserving = True
-            # A reserve is made for many consumers, so it has the request id and the trace of none of them.
+            # A reserve is made for many consumers, so it carries no request id and no trace.
             asyncio.get_running_loop().call_soon(self._reserve, context=self._waiters.context)
 
     def on_waiter_free(self) -> None:
         """A consumer is free again: reserve, but only if a job is known to be due.
 
-        If every freed consumer started a reserve, those of two queues would start each other for ever: each keeps
-        some consumers from the other and brings them nothing.
+        If every freed consumer started a reserve, the reserves of two queues could start each other endlessly: each
+        makes some consumers of the other queue busy, finds no job for them, and frees them again.
         """
         if self._next_at is not None and self._timer is None and not self._is_reserving:
             self.signal()
@@ -181,7 +183,7 @@ class QueueWaiters:
             self.signal()
 
     def on_reserve_result(self, reserved: Reserved, version: int) -> None:
-        """Use what a reserve that was sent with `version` says about the jobs that are left."""
+        """Use the answer of a reserve that was sent with `version`: when the next job is due, and the store's time."""
         next_at = reserved.next_at
         if self._seen_version > version and self._next_at is not None:
             next_at = self._next_at if next_at is None else min(next_at, self._next_at)
@@ -336,7 +338,7 @@ class Waiters:
                 self.give_back(waiter.answer.result())
             raise
         finally:
-            # A reserve that is under way for this consumer sees by this that the consumer has gone.
+            # This tells a reserve that is under way for this consumer that nobody waits for its jobs.
             waiter.answer.cancel()
             for one in waiter.lists:
                 one.parked.pop(waiter, None)
@@ -351,7 +353,7 @@ class Waiters:
             queue_waiters.on_job_available(due_at)
 
     def on_reserve_result(self, queue: Queue, reserved: Reserved, version: int) -> None:
-        """Use what any reserve of this engine found out; `version` is that of the time when it was sent."""
+        """Use the answer of any reserve of this engine, which was sent with `version`."""
         self.outage = None
         self._on_store_time(reserved.now)
         if queue_waiters := self._lists.get(queue):

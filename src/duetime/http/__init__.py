@@ -1,1 +1,1 @@
-"""The HTTP/1.1 server: sockets, connections, requests. It knows nothing of queues."""
+"""The HTTP/1.1 server: sockets, connections, requests. It is general: nothing in it is about queues."""

@@ -1,8 +1,8 @@
 """HTTP/1.1 on a socket: one Connection per client.
 
-llhttp (through httptools) parses; what a queue server needs around it is here: a disconnect is noticed while a long
-poll is parked, also behind pipelined requests; head, body, idle and write time are bounded, and so is everything that
-is kept in memory for a client. Why it is ours: docs/decisions/003-http-server.md.
+llhttp (through httptools) parses. This module adds what a queue server needs: it notices a disconnect while a long poll
+is parked, also behind pipelined requests, and it bounds the time for head, body, idling and writing, and the memory for
+each client. docs/decisions/003-http-server.md says why Duetime has its own server.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from duetime.http.service import FRESH_S, Service
 SLICE = 16_384
 """Bytes parsed at a time: bounds how many pipelined requests one read can create."""
 HIGH_WATER = 65_536
-"""Bytes of a body, or of requests behind the present one, that are kept before reading pauses."""
+"""Bytes of a body, or of the requests after the current one, that are kept before reading pauses."""
 LINGER_BYTES = 16 * 1_048_576
 """What a refused client may still send before it is cut off."""
 QUEUED_COST = 2048
-"""What a request that was sent ahead takes, without its body."""
+"""Bytes that are charged for a pipelined request, without its body."""
 FULL = "the server is overloaded; try again in a moment"
 NOT_HTTP = "the request is not valid HTTP"
 
@@ -41,7 +41,7 @@ class Connection(asyncio.Protocol):
 
     `_exchange` is the request being answered, `_queued` are requests that came with it in one read, and `_held` are
     bytes behind those, unparsed: reading does not stop for them unless they are many, so that a FIN is seen.
-    `_receiving` is the request whose body is being read, `_unbegun` the one whose head was in the present read.
+    `_receiving` is the request whose body is being read, `_unbegun` the one whose head was in the current read.
     """
 
     __slots__ = (
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
             self._feed(view[at : at + SLICE])
 
     def _feed(self, data: bytes | memoryview) -> None:
-        """Parse, then begin to serve the request whose head was in these bytes: its body may have come with it."""
+        """Parse, then begin to serve the request whose head was in these bytes; its body may be in them, too."""
         size = len(data)
         refusal: RequestRefused | None = None
         try:
@@ -277,8 +277,8 @@ class Connection(asyncio.Protocol):
     def _decline_upgrade(self) -> None:
         """Ignores a request to change the protocol, because the server speaks no other.
 
-        The parser takes what follows the head for another protocol. Taking it for the next request would let a body
-        smuggle one in; so a new parser gets the head once more, reduced to the headers that define the body's length.
+        The parser treats the bytes after the head as another protocol. If they were parsed as the next request, a body
+        could smuggle one in. So a new parser gets the head again, reduced to the headers that define the body's length.
         """
         self._upgrade = False
         self._parser = httptools.HttpRequestParser(self)
@@ -317,7 +317,7 @@ class Connection(asyncio.Protocol):
             await self._writable.wait()
 
     def answer_received(self) -> "asyncio.Future[bool]":
-        """Whether the client received all that was written to it; done when it sends another request or disconnects."""
+        """Returns whether the client received the whole answer. Done when it sends another request or disconnects."""
         if self._received is None:
             self._received = asyncio.get_running_loop().create_future()
         return self._received
@@ -329,11 +329,11 @@ class Connection(asyncio.Protocol):
             self._go_on()
         else:
             if not exchange.more_body:
-                self._idle_from = 0.0  # nothing of it is unread, so closing before the client does costs nothing
+                self._idle_from = 0.0  # all of its request was read, so closing first loses nothing
             self._linger()
 
     def _go_on(self) -> None:
-        if self._writable is not None:  # no further answers for a client that does not read those it has
+        if self._writable is not None:  # no further answers for a client that does not read the earlier ones
             return
         self._idle_from = self._service.clock()
         if self._queued:
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
     def _refuse(self, status: int, reason: str) -> None:
         """End with an error of our own; whole requests that came before it are answered first."""
         if self._queued and self._queued[-1].more_body:
-            self._queued.pop().refund()  # incomplete: those before it get their answers, and it gets none
+            self._queued.pop().refund()  # it is incomplete and gets no answer; those before it get theirs
         exchange = self._queued[-1] if self._queued else self._exchange
         if exchange is not None and not exchange.more_body:
             exchange.keep = False
@@ -452,10 +452,10 @@ def check_head(headers: HeaderList, version: str) -> None:
 
 
 def _received_all(transport: asyncio.Transport) -> bool:
-    """Whether the client's side acknowledged every byte and then closed in order.
+    """Returns whether the client acknowledged every byte and then closed in order.
 
-    A client that went before our bytes came closes in order too, and its kernel resets the connection when they come.
-    The event loop, which has seen the end of the stream, is not notified of that; the socket knows.
+    A client that closed before our bytes arrived also closed in order; its kernel then resets the connection. The event
+    loop has already seen the end of the stream and does not report the reset, but the socket shows it.
     """
     sock: socket.socket | None = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):

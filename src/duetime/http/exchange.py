@@ -1,6 +1,6 @@
 """One HTTP request and its answer: what an ASGI application gets as `receive` and `send`.
 
-Beyond ASGI: `send` raises ClientGone when the answer cannot be delivered, so that a job taken for it can be given back;
+Beyond ASGI: `send` raises ClientGone when the answer cannot be delivered, so that a job in it can be given back;
 and `park` waits for jobs in the request's own task, without a second one that watches for the client's disconnect.
 A request that the short path accepts needs no task and no scope: its `Operation` answers it with `finish`.
 """
@@ -54,18 +54,18 @@ class RequestRefused(Exception):
 
 
 class FollowUp:
-    """What is left to do when an answer is written; the listener's drain waits for it as for a request."""
+    """Work that remains after an answer was written. The listener's drain waits for it as for a request."""
 
     task: asyncio.Task[None] | None = None
 
 
 class Operation(Protocol):
-    """What a request without a task asks for. One operation serves all requests with the same head; what belongs to
-    one of them is in `Exchange.context`.
+    """Serves requests without a task. One operation serves all requests with the same head; the data of a single
+    request is in `Exchange.context`.
     """
 
     def submit(self, exchange: "Exchange") -> bool:
-        """Begin; the exchange gets the result. False: nothing was done, and the application serves the request."""
+        """Begin; the exchange gets the result. Returns False if the application has to serve the request instead."""
         ...
 
     def respond(self, exchange: "Exchange", result: Any) -> None:
@@ -194,7 +194,7 @@ class Exchange:
             self.begin()
 
     def lose(self) -> None:
-        """The client has gone: a parked request ends here, any other runs to its end."""
+        """The client disconnected: a parked request ends now, any other runs to its end."""
         self.gone = True
         if self._waits_for_body:
             self._waits_for_body = False
@@ -267,7 +267,7 @@ class Exchange:
     # --- the short path's side
 
     def done(self) -> bool:
-        """False: the request of a client that disconnected runs to its end, as it does in a task."""
+        """Always False: the request of a client that disconnected runs to its end, as it does in a task."""
         return False
 
     def set_result(self, result: Any, /) -> None:
@@ -330,7 +330,7 @@ class Exchange:
         return DISCONNECT
 
     def whole_body(self) -> bytes | None:
-        """What `receive` would return, in one step; None if the body is incomplete, or a part was received already."""
+        """The body that `receive` would return; None if it is incomplete, or if a part was received already."""
         if self.more_body or self._body_given or self.gone or self.buffered < self.received:
             return None
         return self._pop_body()
@@ -347,9 +347,9 @@ class Exchange:
         return body
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
-        """What two messages to `send` would do, in one step. Raises ClientGone.
+        """Send a whole answer, as two messages to `send` would. Raises ClientGone.
 
-        For an application that has its answer ready, and only where `send` is this exchange's own.
+        Only for an application that got this exchange's own `send`, and not one that wraps it.
         """
         if self.gone:
             raise ClientGone
@@ -401,10 +401,10 @@ class Exchange:
             self.connection.answered(self)
 
     def follow_up(self, on_outcome: Callable[[bool], Awaitable[None]]) -> None:
-        """Call `on_outcome` once the answer is written and it is known whether the client received it.
+        """After the answer was written, call `on_outcome` with whether the client received it.
 
-        A reset, or a close over unread bytes, says no; a close after all was read, the next request, and HOLD_S without
-        any of these, say yes.
+        It did not if it reset the connection or closed it with unread bytes. It did if it closed after it read all,
+        sent another request, or stayed connected for HOLD_S.
         """
         received, service, follow_up = self.connection.answer_received(), self._service, FollowUp()
 

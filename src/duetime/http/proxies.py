@@ -1,8 +1,8 @@
 """The client's address and scheme behind trusted proxies.
 
 Trusted proxies (setting `trusted_proxies`) append the address that they were called from to X-Forwarded-For, which is
-read from its end. Everything before the first address that is not a trusted proxy was written by somebody who may lie,
-and is ignored. X-Forwarded-Proto says whether the client used TLS.
+read from its end. Everything before the first address that is not a trusted proxy may be forged, and is ignored.
+X-Forwarded-Proto says whether the client used TLS.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ HeaderList = Sequence[tuple[bytes, bytes]]
 Address = tuple[str, int]
 
 UNIX = "unix"
-"""Stands for every client of a Unix socket."""
+"""In the setting: all clients of a Unix socket."""
 MOST_HOPS = 16
 
 
@@ -25,14 +25,14 @@ class TrustedProxies:
     has_unix: bool = False
 
     def trusts(self, peer: Address | None) -> bool:
-        """Whether this peer (None: of a Unix socket) may say whom it speaks for."""
+        """Returns whether this peer is a trusted proxy. None is the peer of a Unix socket."""
         if peer is None:
             return self.has_unix
         found = _read_hop(peer[0])
         return found is not None and self._is_ours(found)
 
     def client_of(self, headers: HeaderList, peer: Address | None) -> Address | None:
-        """Whom a trusted peer speaks for; itself, if it does not say."""
+        """The client for which a trusted proxy forwards the request; the proxy itself if it does not say."""
         hops = b",".join([value for name, value in headers if name == b"x-forwarded-for"]).decode("latin-1").split(",")
         client = peer
         for hop in reversed(hops[-MOST_HOPS:]):
@@ -45,7 +45,7 @@ class TrustedProxies:
         return client
 
     def scheme_of(self, headers: HeaderList) -> str:
-        """Whether the client used http or https, as a trusted peer says (X-Forwarded-Proto)."""
+        """The scheme that the client used, http or https, as a trusted proxy reports it (X-Forwarded-Proto)."""
         said = next((value for name, value in headers if name == b"x-forwarded-proto"), b"")
         return "https" if said.partition(b",")[0].strip().lower() == b"https" else "http"
 

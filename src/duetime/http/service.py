@@ -1,4 +1,4 @@
-"""What all connections of one listener share: the application, the limits, the time, who is connected.
+"""The state that all connections of one listener share: the application, the limits, the time, the connections.
 
 `now` and the Date header move once a tick (about a second): time limits are that coarse and never early, and no
 request pays for a timer.
@@ -36,7 +36,7 @@ SMALL = 65_536
 """The largest body in bytes that counts as small."""
 SPARE = 64
 FRESH_S = 0.25
-"""What a new connection has to ask for something before it counts as idle."""
+"""Seconds in which a new connection does not count as idle."""
 FILES_FOR_OTHERS = 256
 """Files kept for other uses than connections: stores, the journal, logs, and clients that are refused."""
 RETRY_AFTER_S = 1
@@ -52,7 +52,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class HttpLimits(msgspec.Struct, frozen=True):
-    """What one client may cost. Seconds and bytes."""
+    """Limits for one client, in seconds and bytes."""
 
     head_bytes: int = 32_768
     """Request line and headers: this much is always accepted, one read more at most."""
@@ -60,7 +60,7 @@ class HttpLimits(msgspec.Struct, frozen=True):
     head_s: float = 10
     """The time from a connection, or from the first byte of a request, to the end of its headers."""
     body_s: float = 10
-    """A body may always take this long, and beyond that as long as it comes at `body_rate` bytes a second."""
+    """A body may always take this long; after that it must arrive at `body_rate` bytes a second."""
     body_rate: int = 1024
     idle_s: float = 75
     """The time between two requests on one connection."""
@@ -88,10 +88,10 @@ def limits_of(settings: Settings) -> HttpLimits:
 
 
 class Budget:
-    """What a process may keep in memory for its HTTP clients, in bytes: one account for all listeners.
+    """Bytes that a process may keep in memory for its HTTP clients, one budget for all listeners.
 
-    Request bodies are charged until they are answered, answers while their client does not read them, and so is what
-    a client sends ahead. When the budget is spent, a request is refused with 503 before its body is read, so that
+    Request bodies are charged until they are answered, answers while their client does not read them, and pipelined
+    requests while they wait. When the budget is spent, a request is refused with 503 before its body is read, so that
     memory stops growing whatever clients do. Large requests may use three quarters only: a few of them never lock out
     the many small ones. `held` is the sum of all charges.
     """
@@ -192,7 +192,7 @@ class Service:
         self.publish_count()
 
     def may_stay(self, client: "Connection") -> bool:
-        """Whether a connection stays open after its next answer; a spare one does if there is room by now."""
+        """Returns whether a connection stays open after its next answer. A spare one does if there is room now."""
         if client in self.spares and len(self.connections) - len(self.spares) < self.limits.connections:
             self.spares.discard(client)
         return client not in self.spares
@@ -214,8 +214,8 @@ class Service:
             self._check_empty()
 
     def is_packed(self) -> bool:
-        """Whether there is no room, not even for a spare connection, and none could be made: while clients are idle, a
-        sixteenth of all clients is closed, the longest idle ones.
+        """Returns whether no further connection can be accepted. If no place is left, spare ones included, it first
+        closes a sixteenth of all connections, those that have been idle longest.
         """
         limit = self.limits.connections
         return len(self.connections) >= limit + SPARE and not self._shed(limit // 16 + 1)
@@ -245,7 +245,7 @@ class Service:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def header_block(self, headers: Headers) -> bytes:
-        """The lines of headers that many answers share, none of which says how long the body is."""
+        """The lines of headers that many answers share. None of them is about the length of the body."""
         block = self._blocks.get(headers)
         if block is None:
             block = b"".join([b"%b: %b\r\n" % header for header in headers])
@@ -256,7 +256,7 @@ class Service:
         return block
 
     def error(self, status: int, reason: str, path: bytes = b"") -> bytes:
-        """A whole answer of the protocol's own, before any application is asked."""
+        """A whole error answer of the server itself, without the application."""
         self.answers[status] += 1
         kind, body = self.refusal_body(path, status, reason)
         return b"%b%bX-Request-ID: %b\r\nconnection: close\r\n%bcontent-type: %b\r\n" % (
@@ -269,8 +269,8 @@ class Service:
 
 
 class RequestIds:
-    """Makes ids of 26 characters, like job ids and ten times cheaper: random once a millisecond, after that the last
-    four characters count up.
+    """Makes ids of 26 characters, as job ids have, ten times faster: each millisecond has new random characters, and
+    within it the last four count up.
     """
 
     def __init__(self) -> None:

@@ -51,9 +51,9 @@ CHUNK = 1_048_576
 
 
 def close_dead_nodes(journal: Path) -> list[str]:
-    """Close every node of this user whose process is gone; returns their names. Several processes may do so at a time.
+    """Close every node of this user whose process has ended; returns their names. Raises OSError.
 
-    Raises OSError.
+    Several processes may do so concurrently.
     """
     return [node.name for node in own_nodes(journal) if close_if_dead(node)]
 
@@ -244,7 +244,7 @@ def delete_old(options: JournalOptions, own: str) -> list[Path]:
 
 
 def _is_left(node: Path) -> bool:
-    """Whether the folder has neither segments nor a lock, and has not changed for QUIET_S."""
+    """Returns whether the folder has neither segments nor a lock, and has not changed for QUIET_S."""
     try:
         quiet = time.time() - node.stat().st_mtime > QUIET_S
     except FileNotFoundError:

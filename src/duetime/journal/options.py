@@ -141,7 +141,7 @@ def embedded_options(
 
 
 def is_off(store_url: str, journal: str | None, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a program said that its engine is to keep no journal."""
+    """Returns whether the program turned the journal of its engine off."""
     return _embedded_settings(store_url, journal, environment).journal.lower() == OFF
 
 

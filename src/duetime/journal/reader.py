@@ -59,7 +59,7 @@ def read_segment(path: Path, offset: int = 0, *, complete: bool = True) -> Itera
     """The lines of a segment from `offset` on, where a line must begin.
 
     A last line without a newline is damage if the segment is `complete`, else it is still being written.
-    Raises FileNotFoundError if the segment was sealed meanwhile, which renames it, or deleted.
+    Raises FileNotFoundError if the segment was deleted or, by being sealed, renamed.
     """
     with path.open("rb") as file:
         file.seek(offset)
@@ -134,8 +134,8 @@ def read_node(node: Path) -> Iterator[Item]:
 class Tail:
     """A place in a node's journal: each `read` answers the items that were written since the last one.
 
-    Meanwhile segments may be sealed by the process that writes them, and deleted by others. A Tail that begins `after`
-    an entry finds its place by bisection and answers neither the entries before it nor the damage between those.
+    Between two reads, segments may be sealed by their process or deleted by others. A Tail that begins `after` an
+    entry finds its place by bisection and answers neither the entries before it nor the damage between those.
     """
 
     def __init__(self, node: Path, *, after: int = 0) -> None:

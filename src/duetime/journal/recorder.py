@@ -210,7 +210,7 @@ class JournalRecorder(Recorder):
         return self._record_acks_by_id(step, answers)
 
     def _record_acks_by_id(self, step: Step, answers: Answers) -> Answers:
-        """As `_acked`, but the born of a job that was gone already is not known."""
+        """As `_acked`, but the born of a job that did not exist any more is not known."""
         ends = [
             Moved(Event.ACKED, job_id, born=0, reason=REPEATED) if answer is None else answer
             for job_id, answer in zip(step.asked, answers, strict=True)
@@ -240,8 +240,8 @@ class JournalRecorder(Recorder):
         return answer
 
     def _record(self, made: Sequence[Draft], *, is_promised: bool = True) -> None:
-        """Record the drafts. If they are promised, `flushed` waits for them, unless none of them is an event whose loss
-        breaks a guarantee; otherwise they are written soon.
+        """Record the drafts. `flushed` waits for them if they are promised and the loss of one would break a guarantee;
+        otherwise they are written soon, and nobody waits.
         """
         if not made:
             return
@@ -379,8 +379,9 @@ def draft_acks(
     ts: int,
     joins: Sequence[SeenJoin | None] = (),
 ) -> list[Draft]:
-    """Also for jobs that were gone already, as "repeated": the consumer says that the job is done, and the process
-    that removed it may have died before it wrote that down. `joins` has the join of each job, if any has one.
+    """One draft for each ack. The ack of a job that no longer existed is "repeated": its consumer says that it is
+    done, and the process that removed it may have died before it wrote an entry. `joins` has the join of each job, if
+    any has one.
     """
     ends = [
         Moved(Event.ACKED, lease.id, lease.born, lease.attempt, reason=REPEATED) if answer is None else answer

@@ -68,7 +68,7 @@ def own_nodes(journal: Path) -> list[Path]:
 def segments(node: Path) -> list[Segment]:
     """All segments of a node in the order of their entries.
 
-    A segment that is being sealed meanwhile is seen under one of its names, or under both.
+    A segment that is being sealed is listed under its old name, its new one, or both.
     """
     try:
         found = [segment for path in node.iterdir() if (segment := parse(path))]
@@ -82,7 +82,7 @@ def sealed(node: Path) -> Iterator[Segment]:
 
 
 def find(node: Path, first: int) -> Segment | None:
-    """The segment that begins with this entry, open or sealed; None if it is gone."""
+    """The segment that begins with this entry, open or sealed; None if it was deleted."""
     return next((segment for segment in segments(node) if segment.first == first), None)
 
 
@@ -145,7 +145,7 @@ def _lock(handle: int, *, shared: bool) -> None:
 
 
 def is_alive(node: Path) -> bool:
-    """Whether a process holds the node's lock."""
+    """Returns whether a process holds the node's lock."""
     try:
         handle = os.open(node / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

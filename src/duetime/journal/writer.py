@@ -59,7 +59,7 @@ def send_replies(replies: Sequence[Reply], error: Exception | None) -> None:
     for reply in replies:
         try:
             if reply.done():
-                continue  # its caller has gone
+                continue  # its caller was cancelled
             if error is None:
                 reply.set_result(None)
             else:
@@ -254,7 +254,7 @@ class Writer:
     def _write(self, files: "NodeFiles", lines: list[bytes], last: int) -> Exception | None:
         """Write these lines, after those that could not be written before. Returns the error if that failed.
 
-        Any error counts, such as a lack of memory: without this thread, every push would wait for ever.
+        It catches every error, such as a lack of memory: if this thread ended, no push would ever be answered.
         """
         lines = [*self._unwritten, *lines] if self._unwritten else lines
         if not lines:
@@ -313,7 +313,7 @@ class Writer:
         self._check_disk()
 
     def _sync(self, files: "NodeFiles", now: float) -> None:
-        """Sync what was written; a write meanwhile sets `_dirty` again. After a failure the next interval is tried."""
+        """Sync written data. A write during it sets `_dirty` again; a failed sync is repeated after the interval."""
         self._dirty = False
         try:
             files.sync()
@@ -383,7 +383,7 @@ class NodeFiles:
     @classmethod
     def create(cls, journal: Path, name: str, *, durable: bool) -> "NodeFiles":
         """Make the folder under a hidden name, lock it, then rename it: no process can see the folder without a lock
-        and take the node for dead.
+        and treat the node as dead.
         """
         journal.mkdir(0o700, parents=True, exist_ok=True)
         hidden = journal / f".{name}"

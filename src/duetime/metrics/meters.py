@@ -110,7 +110,7 @@ class Family(Generic[Meter]):
 
 
 class Names:
-    """Decides which queues and namespaces are shown by name: the first `limit` of each that it meets, for ever."""
+    """Decides which queues and namespaces are shown by name: the first `limit` of each that it meets."""
 
     def __init__(self, limit: int = MAX_QUEUES) -> None:
         self._limit = limit

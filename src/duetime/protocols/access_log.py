@@ -25,13 +25,13 @@ KIND = "setting"
 KEY = "lmstfy/access_log"
 ON, OFF = b"enabled", b"disabled"
 POOL = "duetime.pool"
-"""The key of the scope under which a protocol leaves the pool that a request was let in to."""
+"""The scope key where a protocol stores the pool of an admitted request."""
 FOREIGN = "duetime.foreign"
 """Marks the scope of a request that was refused before any application read its path."""
 GONE = 499
-"""The status of a request whose client went away."""
+"""The status of a request whose client disconnected."""
 UNKNOWN = 404
-"""The status of a path that no protocol knows, if the request was let in to no pool."""
+"""The status of a path that no protocol has, if the request was admitted to no pool."""
 FAILED = 500
 """The status of a request that ended without an answer."""
 

@@ -2,7 +2,7 @@
 
 A wait for a job lasts for as long as the client waits for the answer. Our own HTTP server does that in the request's
 task. Under any other, a second task listens for the disconnect and cancels the wait, as asyncio.timeout does at a
-deadline: whether the wait was over or was cancelled is decided in one step, so a job is never both delivered and given
+deadline: one step decides whether the wait ended or was cancelled, so a job is never both delivered and given
 back.
 """
 

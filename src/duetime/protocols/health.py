@@ -36,7 +36,7 @@ def dead_loops(companions: Iterable[object]) -> list[str]:
 def health_routes(
     pools: Pools, draining: asyncio.Event, *, companions: Sequence[object] = (), detailed: bool
 ) -> Sequence[Route]:
-    """`companions` run with the listeners; `detailed` names pools and stores, for readers who may know them."""
+    """`companions` run with the listeners; `detailed` shows the names of pools and stores, for admins."""
 
     async def healthz(request: Request) -> Response:
         stores, dead = await _look(pools), dead_loops(companions)
@@ -84,7 +84,7 @@ async def _ping(pools: Pools, name: str) -> dict[str, Any]:
     latency_ms = round((time.perf_counter() - began) * 1000, 3)
     report: dict[str, Any] = {"status": "ok", "store": info.kind, "version": info.version, "latency_ms": latency_ms}
     if info.problems:
-        # The pool serves what the other stores have: a process that is taken out of service would serve nothing.
+        # The pool still serves the jobs of its other stores; out of service, the process would serve none.
         report["problems"] = {member: error.code for member, error in info.problems.items()}
     return report
 

@@ -5,8 +5,8 @@ of another site, or through a name that is made to point to 127.0.0.1 (DNS rebin
 headers that browsers always send: the Host that was asked for, the page's Origin, and Sec-Fetch-Site. A proxy that
 forwards requests of other machines is recognized by its headers.
 
-A port with a password is called by the pages of other sites with the password that the browser remembers, so it takes
-no writes from them (CSRF).
+A browser sends the password that it remembers also for pages of other sites, so a port with a password refuses writes
+from them (CSRF).
 """
 
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ def local_only(app: ASGIApp) -> ASGIApp:
 
 
 def same_origin_writes(app: ASGIApp) -> ASGIApp:
-    """The same application, except that it takes no writes from pages of other sites."""
+    """The same application, which refuses writes from pages of other sites."""
     return _guarded(app, lambda scope: "" if scope["method"] in READS or is_same_origin(scope) else OTHER_SITE)
 
 

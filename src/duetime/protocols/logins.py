@@ -1,8 +1,8 @@
 """Logins with a password, to the admin API and to the console.
 
 Passwords are kept as argon2 hashes: those of accounts in duetime.toml, those of users in the registry. An attempt is
-counted before the password is checked, so that attempts that come at the same time cannot pass the limit together; a
-password that is right takes its count back.
+counted before the password is checked, so that concurrent attempts cannot exceed the limit together; a correct password
+removes its count.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ LONGEST_PASSWORD = 1024
 WINDOW_MS = 300_000
 PER_ADDRESS = 10
 PER_NAME = 50
-"""How many failed logins are let pass within the window, per client address and per user name."""
+"""Failed logins allowed within the window, per client address and per user name."""
 REMEMBERED = 256
 HASHING = 2
-"""Passwords that are checked at a time: each takes 64 MiB of memory."""
+"""Passwords that are checked concurrently; each check needs 64 MiB of memory."""
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def _hasher() -> "PasswordHasher":
 
 
 def hash_password(password: str) -> str:
-    """Takes a while: call it in a thread. Raises InvalidRequest."""
+    """Slow: call it in a thread. Raises InvalidRequest."""
     if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
         raise InvalidRequest(
             f"password must have at least {SHORTEST_PASSWORD} and at most {LONGEST_PASSWORD} characters"

@@ -111,7 +111,7 @@ MEMORY = 100_000
 
 
 class OuqiangJobs:
-    """`engine` is asked anew for every call, because its pool may be closed and opened again."""
+    """`engine` is called for every request, because its pool may be closed and opened again."""
 
     def __init__(self, engine: Callable[[], Engine], namespace: str, *, tries: int = 0) -> None:
         self._engine = engine
@@ -226,7 +226,7 @@ def _found(job: Job) -> FoundJob:
 
 
 FRAME = 4096
-"""What the JSON around a body may take."""
+"""Bytes allowed for the JSON around a body."""
 NOT_FOUND = b"404 page not found\n"
 HEADERS = [(b"content-type", b"text/plain; charset=utf-8")]
 
@@ -237,7 +237,7 @@ class OuqiangApp:
     def __init__(
         self, engine: Callable[[], Engine], namespace: str, *, token: str = "", tries: int = 0, max_body: int
     ) -> None:
-        """`tries`: how often a job is popped before it is a dead letter; 0: for ever, as in the original."""
+        """`tries`: how often a job is popped before it is a dead letter; 0 is unlimited, as in the original."""
         self._jobs = OuqiangJobs(engine, namespace, tries=tries)
         self._namespace = namespace
         self._token = token

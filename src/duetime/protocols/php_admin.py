@@ -87,7 +87,7 @@ class PhpAdminApp:
         return 1, "succ"
 
     async def _is_free(self, fields: PhpFields) -> bool:
-        """Whether no topic but the one with the given id has this key."""
+        """Returns whether no topic but the one with the given id has this key."""
         own = _number(fields, "id")
         topics = await self._topics.topics.list_topics(self._pool, self._namespace)
         return all(topic.key != fields.get("topic", "").strip() or topic.id == own for topic in topics)

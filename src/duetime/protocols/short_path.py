@@ -3,12 +3,11 @@
     Connection -> Exchange.begin -> ShortPath.accept -> Operation.submit -> Engine.submit(request, exchange)
                                                         Operation.respond <- Exchange.set_result <- batcher
 
-An application that has admitted and served a request remembers its head here: method, target and credentials. The next
-request with the same head needs no check of its route, names, token and limit, because these depend on the head and on
-the registry alone; a change of any token, limit or setting in the registry ends that. The guard against foreign web
-pages is asked each time. Requests of a token with a rate limit, with several queues, with a header that changes their
-meaning, or with a body that is not valid take the normal path, and so do all requests while the access log or tracing
-is on.
+An application that has admitted and served a request remembers its head here: method, target and credentials. For the
+next request with the same head, route, names, token and limit need no check, because they depend only on the head and
+the registry; a change of any token, limit or setting in the registry ends that. The guard against web pages of other
+sites checks every request. A request goes to the application if its token has a rate limit, it names several queues, a
+header changes its meaning, or its body is not valid. So do all requests while the access log or tracing is on.
 """
 
 import logging
@@ -71,11 +70,11 @@ class ShortPath:
             self._known[head] = generation, operation
 
     def knows(self, exchange: Exchange) -> bool:
-        """Whether `accept` may serve the request once its body is complete."""
+        """Returns whether `accept` may serve the request once its body is complete."""
         return head_of(exchange) in self._known
 
     def accept(self, exchange: Exchange) -> bool:
-        """Serve a complete request. False: the application serves it."""
+        """Serve a complete request. Returns False if the application has to serve it."""
         head = head_of(exchange)
         known = self._known.get(head) if head else None
         if known is None:
@@ -96,7 +95,7 @@ class ShortPath:
 
 
 def head_of(exchange: Exchange) -> Head | None:
-    """None for a request that has to take the normal path."""
+    """None for a request that the application has to serve."""
     credentials, method, target = b"", exchange.method, exchange.url
     for name, value in exchange.headers:
         if name in CREDENTIALS:

@@ -321,7 +321,7 @@ class TcpServer:
     async def _send(self, writer: asyncio.StreamWriter, replies: bytearray) -> None:
         """Replies to requests that came together are one write."""
         if writer.is_closing():
-            raise ConnectionResetError("the client went away")
+            raise ConnectionResetError("the client disconnected")
         if replies:
             writer.write(replies)
             if writer.transport.get_write_buffer_size():
@@ -356,7 +356,7 @@ def _requests(frames: Frames, data: bytes) -> tuple[list[dict[str, Any]], BadFra
 
 
 def _framed(answer: dict[str, Any]) -> bytes:
-    """A body that another protocol took may not fit into a frame."""
+    """A body that came through another protocol may not fit into a frame."""
     try:
         return frame(answer)
     except OverflowError as error:

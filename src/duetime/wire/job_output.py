@@ -1,4 +1,4 @@
-"""The last lines that a running task logged, for everybody who looks at its job.
+"""The last lines that a running task logged, shown with its job.
 
 A worker keeps them in counters of the registry with a short life, whose names hold the text: `output/<job>/<number of
 the writing>/<part>/<parts>/<text>`. It writes all of them again when they have changed, and now and then before their

@@ -75,7 +75,7 @@ BodyJson = Annotated[
     Meta(description="a JSON object or array, or text", extra_json_schema={"type": ["object", "array", "string"]}),
 ]
 BodyBase64 = Annotated[str, Meta(description="in base64: bytes that are not text")]
-PriorityIn = Annotated[Literal["high", "normal", "low"], Meta(description="who goes first among ready jobs")]
+PriorityIn = Annotated[Literal["high", "normal", "low"], Meta(description="which of the ready jobs is delivered first")]
 NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,255}$"
 NameIn = Annotated[str, Meta(extra_json_schema={"pattern": NAME_PATTERN})]
 IdIn = Annotated[
@@ -87,7 +87,7 @@ IdsList = Annotated[list[IdIn], Meta(max_length=MAX_PUSH)]
 
 
 class JobIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A job to push. Due after `delay` or at `due_at`, at once if neither is given."""
+    """A job to push. Due after `delay` or at `due_at`, immediately if neither is given."""
 
     body: BodyJson | UnsetType = UNSET
     body_b64: BodyBase64 | UnsetType = UNSET
@@ -468,7 +468,7 @@ class RulesIn(RulesChange, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 class CountIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Add `by` to a counter that workers share, 0 to read it; it forgets after `life`, which 0 makes for ever."""
+    """Add `by` to a counter that workers share, 0 to read it; it is deleted after `life`, never if that is 0."""
 
     name: Annotated[str, Meta(min_length=1, max_length=600)]
     by: Annotated[int, Meta(ge=-MAX_CAP, le=MAX_CAP)] = 0
@@ -476,7 +476,7 @@ class CountIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class CounterOut(Struct, omit_defaults=True):
-    """`left_ms` is what remains of the counter's life, 0 if it lives for ever."""
+    """`left_ms` is the rest of the counter's life, 0 if that does not end."""
 
     value: int
     left_ms: int = 0

@@ -94,7 +94,7 @@ def run_name(run: RunBeat, number: int) -> str:
     return f"{RUNS_PREFIX}{number}/{msgspec.json.encode(cut).decode()}"
 
 
-async def look_at_workers(registry: Registry, namespace: str) -> WorkersOut:
+async def find_workers(registry: Registry, namespace: str) -> WorkersOut:
     prefix = counter_name(namespace, "")
     beats = await registry.counters(prefix + PREFIX)
     runs = await registry.counters(prefix + RUNS_PREFIX)
@@ -102,9 +102,7 @@ async def look_at_workers(registry: Registry, namespace: str) -> WorkersOut:
 
 
 def read_workers(beats: Mapping[str, int], runs: Mapping[str, int], prefix: str) -> list[WorkerOut]:
-    """The workers whose counters these are, with the jobs that each named in its last beat. `prefix` stands before the
-    names of all of them.
-    """
+    """The workers of these counters, with the jobs that each named in its last beat. All names begin with `prefix`."""
     running: dict[tuple[str, int], dict[int, list[RunningJobOut]]] = {}
     for number, _, run in _read(runs, prefix + RUNS_PREFIX, RunBeat):
         job = RunningJobOut(run.queue, run.id, run.task, run.began_at)
@@ -119,7 +117,7 @@ def read_workers(beats: Mapping[str, int], runs: Mapping[str, int], prefix: str)
 
 
 def read_beats(counters: Mapping[str, int], prefix: str) -> list[tuple[WorkerBeat, int]]:
-    """The workers whose counters these are, each with the jobs in its hands at its last beat."""
+    """The workers of these counters, each with the number of its running jobs at its last beat."""
     return [(beat, jobs) for _, beat, jobs in _latest(counters, prefix)]
 
 

@@ -16,7 +16,7 @@ from duetime.stores.registry import Counter
 from duetime.wire.job_output import OutputOut, read_output
 from duetime.wire.messages import CounterOut, CountIn
 from duetime.wire.payload import counter_name
-from duetime.wire.worker_beats import WorkersOut, look_at_workers
+from duetime.wire.worker_beats import WorkersOut, find_workers
 
 
 def count(namespace: str, name: str, by: int = 0, *, life_ms: int = 0) -> Call[int]:
@@ -48,7 +48,7 @@ def list_workers(namespace: str) -> Call[WorkersOut]:
     """The workers of a namespace, with the jobs that each has run longest."""
 
     async def run(engine: Engine) -> WorkersOut:
-        return await look_at_workers(engine.store.registry, namespace)
+        return await find_workers(engine.store.registry, namespace)
 
     return Call(
         lambda: get_request(f"/v1/namespaces/{quote(namespace, safe='')}/workers"),

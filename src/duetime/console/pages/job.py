@@ -21,7 +21,7 @@ from duetime.model.names import check_attributes, check_id
 from duetime.model.when import EXAMPLES
 from duetime.wire.job_output import read_output
 from duetime.wire.payload import describe
-from duetime.wire.worker_beats import look_at_workers
+from duetime.wire.worker_beats import find_workers
 
 LOGGED = ("body", "due_at", "expires_at", "priority", "tries", "attributes")
 """What the audit log says of a job that was edited."""
@@ -77,7 +77,7 @@ def _with_last_error(tries: list[JobTry], job: Job | None) -> list[JobTry]:
 
 async def _worker(visit: Visit, job: Job) -> str | None:
     """Which worker says that it runs the job, by its last beat."""
-    found = await look_at_workers(visit.engine().store.registry, job.queue.namespace)
+    found = await find_workers(visit.engine().store.registry, job.queue.namespace)
     for worker in found.workers:
         if any((one.queue, one.id) == (job.queue.name, job.id) for one in worker.running):
             return f"{worker.host} {worker.pid}"

@@ -12,7 +12,7 @@ from duetime.model.job import Job, State
 from duetime.model.names import Queue, check_namespace
 from duetime.wire.job_output import read_output
 from duetime.wire.payload import PAUSES, RESTARTS, UNKNOWN_TASKS, counter_name
-from duetime.wire.worker_beats import RunningJobOut, WorkerOut, look_at_workers
+from duetime.wire.worker_beats import RunningJobOut, WorkerOut, find_workers
 
 RUNNING = 50
 SPACES = 20
@@ -79,7 +79,7 @@ async def _workers(visit: Visit, spaces: Sequence[tuple[str, str]]) -> list[Work
     found: list[WorkerRow] = []
     outputs = 0
     for pool, namespace in spaces[:SPACES]:
-        seen = await look_at_workers(visit.parts.pools.engine(pool).store.registry, namespace)
+        seen = await find_workers(visit.parts.pools.engine(pool).store.registry, namespace)
         for worker in seen.workers:
             running: list[RunningLine] = []
             for job in worker.running:

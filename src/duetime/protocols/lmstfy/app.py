@@ -52,7 +52,7 @@ Handler = Callable[[LmstfyTools, LmstfyCall], Awaitable[LmstfyAnswer]]
 
 NOT_FOUND = error(404, "api not found")
 GONE = LmstfyAnswer(499, b"", ())
-"""The client has gone; only the metrics see this answer."""
+"""The client disconnected; only the metrics see this answer."""
 PREFIX = "/api/:namespace/:queue"
 ERRORS = 300
 """From this status on an answer is not one of success."""

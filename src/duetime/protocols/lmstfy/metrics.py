@@ -131,7 +131,7 @@ class Metrics:
 
 
 class LmstfyLevels:
-    """lmstfy's three sizes, taken from the queue levels that were read for all metrics."""
+    """lmstfy's three sizes, from the queue levels that were read for all metrics."""
 
     def __init__(self, levels: StoreLevels) -> None:
         meters = levels.meters

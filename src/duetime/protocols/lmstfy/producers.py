@@ -175,8 +175,8 @@ def split_array(text: bytes) -> list[bytes]:
         return [bytes(element) for element in _Elements.decode(text) or ()]
     except (msgspec.DecodeError, RecursionError):
         pass
-    # The decoder refuses half a surrogate pair, which is valid JSON and found in the wild. Look at a copy without them
-    # and cut the elements, which are as long, out of the original.
+    # The decoder refuses half a surrogate pair, which is valid JSON and does occur. So decode a copy without them, and
+    # cut the elements, which have the same lengths, out of the original.
     try:
         lengths = [len(bytes(element)) for element in _Elements.decode(_SURROGATE.sub(rb"\\u0041", text)) or ()]
     except (msgspec.DecodeError, RecursionError):

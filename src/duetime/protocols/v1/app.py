@@ -1,7 +1,7 @@
 """The native API, an ASGI application.
 
-There is no framework between the socket and the engine: a table of routes, decoders made once, and for every request
-the same steps: find the route, check the names, let in or not, read and decode, hand over, answer.
+It uses no framework. There is a table of routes, a decoder for each, and the same steps for every request: find the
+route, check the names, check the token and its limit, read and decode the body, call the handler, send the answer.
 """
 
 import asyncio
@@ -57,9 +57,7 @@ NOWHERE = QueuePath(Queue("", ""))
 
 
 class Admitted(NamedTuple):
-    """The pool that the request goes to, the slot it took of the token's limit, if there is one, and all that the token
-    allows.
-    """
+    """The pool that the request goes to, its slot of the token's limit, if it has one, and the token's scopes."""
 
     pool: str
     slot: Slot | None = None
@@ -298,7 +296,7 @@ async def _follow_up(scope: Scope, on_delivery: Callable[[bool], Awaitable[None]
 
 
 async def _report_delivery(on_delivery: Callable[[bool], Awaitable[None]], is_received: bool) -> None:
-    """The reply is written: an error can only be logged. What a reply handed over is leased, and that lease lapses."""
+    """The reply is written, so an error can only be logged; the leases of the jobs in the reply then expire."""
     try:
         await on_delivery(is_received)
     except DuetimeError as error:

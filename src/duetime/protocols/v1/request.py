@@ -56,9 +56,8 @@ MAX_KEY = 200
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """`content` is sent as it is, a message as JSON. `undo` takes back what the reply would have handed over, should it
-    not reach the client. `on_delivery` is called once, with whether the client has the reply, which shows after it was
-    sent.
+    """`content` is sent as it is, a message as JSON. `undo` gives back the jobs of a reply that could not be sent.
+    `on_delivery` is called once, after the reply was sent, with whether the client received it.
     """
 
     status: int
@@ -126,7 +125,7 @@ class NativeRequest(Generic[In, Query]):
 
     @property
     def unwatched(self) -> bool:
-        """Another HTTP server than ours is in front, which drops answers to clients that have gone in silence."""
+        """True under an HTTP server that does not report when an answer is lost because its client disconnected."""
         return exchange_of(self._scope) is None
 
     async def park(self, waiting: Awaitable[T], otherwise: T) -> T:
@@ -269,7 +268,7 @@ class V1Operation(Generic[In]):
         return True
 
     def request(self, message: In) -> Request[Any] | None:
-        """What to ask of the engine. None: the application serves this one."""
+        """The request for the engine. None if the application has to serve it."""
         raise NotImplementedError
 
     @staticmethod

@@ -34,7 +34,7 @@ from duetime.wire.messages import (
     QueueOut,
     QueuesOut,
 )
-from duetime.wire.worker_beats import look_at_workers
+from duetime.wire.worker_beats import find_workers
 
 AT_ONCE = 100
 """Store calls under way at a time for one listing."""
@@ -98,7 +98,7 @@ async def get_namespace(request: NativeRequest[None, None]) -> Reply:
 
 
 async def list_workers(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await look_at_workers(request.engine.store.registry, request.queue.namespace))
+    return Reply(200, await find_workers(request.engine.store.registry, request.queue.namespace))
 
 
 async def get_output(request: NativeRequest[None, None]) -> Reply:
