@@ -69,7 +69,7 @@ class Operation(Protocol):
         ...
 
     def respond(self, exchange: "Exchange", result: Any) -> None:
-        """Answer with `finish`, or go on in a task with `start`."""
+        """Answer with `finish`, or `start` a wait, whose result comes here as well."""
         ...
 
     def fail(self, exchange: "Exchange", error: Exception) -> None: ...
@@ -141,10 +141,12 @@ class Exchange:
         else:
             self.start()
 
-    def start(self, work: Coroutine[Any, Any, None] | None = None) -> None:
-        """Serve the request in a task of its own: by `work`, or by the application."""
+    def start(self, wait: Callable[[], Awaitable[Any]] | None = None) -> None:
+        """Serve the request in a task of its own: by the application, or by the operation after a parked `wait`. The
+        operation gets an empty list if a draining server ends the wait early.
+        """
         self.started_at = self._service.now
-        self._service.begin(self, self._run(work))
+        self._service.begin(self, self._run(wait))
 
     def feed(self, body: bytes) -> bool:
         """Add a part of the body; False if the server has no room for it.
@@ -209,19 +211,25 @@ class Exchange:
         if self._timer is not None and not self._timer.expired():
             self._timer.reschedule(0)
 
-    async def _run(self, work: Coroutine[Any, Any, None] | None) -> None:
+    async def _run(self, wait: Callable[[], Awaitable[Any]] | None) -> None:
         REQUEST_ID.set(self.request_id)
-        scope: Scope = {} if work else self._scope()
+        scope: Scope = {} if wait else self._scope()
         try:
-            await (work or self._service.app(scope, self.receive, self.send))
+            if wait is None:
+                await self._service.app(scope, self.receive, self.send)
+            else:
+                self.operation.respond(self, await self.park(wait(), []))
         except ClientGone:
             pass
         except asyncio.CancelledError:
             if not self.gone:
                 self.connection.transport.abort()
             raise
-        except Exception:
-            log.exception("request_failed")
+        except Exception as error:
+            if wait is None or self.finished:
+                log.exception("request_failed")
+            else:
+                self.operation.fail(self, error)
         finally:
             if not self.finished and not self.gone:
                 self._fail()

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from binascii import b2a_base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from duetime.engine import Engine
 from duetime.engine.requests import AckByIdRequest, ReserveRequest
@@ -94,19 +94,12 @@ class Consume(LmstfyOperation[Consuming]):
             if not self.finish(exchange, delivered_answer(self.tools, self.pool, result, self.asked)):
                 self.pools.engine(self.pool).give_back_later(result)
         elif self.asked.timeout and not exchange.gone and exchange.task is None:
-            exchange.start(self._wait(exchange))
+            exchange.start(lambda: self._wait(exchange.context + self.asked.timeout))
         else:
             self.finish(exchange, NO_JOB)
 
-    async def _wait(self, exchange: Exchange) -> None:
-        asked = self.asked
-        waiting = _wait(self.pools.engine(self.pool), [self.queue], asked.ttr * 1000, exchange.context + asked.timeout)
-        try:
-            found = await exchange.park(waiting, list[Delivery]())
-        except Exception as error:
-            self.fail(exchange, error)
-        else:
-            self.respond(exchange, found)
+    def _wait(self, deadline: float) -> Awaitable[list[Delivery]]:
+        return _wait(self.pools.engine(self.pool), [self.queue], self.asked.ttr * 1000, deadline)
 
 
 class Acknowledge(LmstfyOperation[None]):

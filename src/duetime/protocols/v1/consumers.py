@@ -74,19 +74,13 @@ class ReserveOperation(V1Operation[ReserveIn]):
     def respond(self, exchange: Exchange, result: list[Delivery]) -> None:
         request: ReserveRequest = exchange.context[1]
         if request.wait_ms and not (result or exchange.task or exchange.gone):
-            exchange.start(self._wait(exchange, request))
+            exchange.start(lambda: self._wait(request))
         elif not self.finish(exchange, _delivered_reply(result)):
             self.pools.engine(self.pool).give_back_later(result)
 
-    async def _wait(self, exchange: Exchange, request: ReserveRequest) -> None:
-        try:
-            engine, wait_ms = self.pools.engine(self.pool), request.wait_ms
-            work = engine.reserve([self.queue], limit=request.limit, ttr_ms=request.ttr_ms, wait_ms=wait_ms)
-            found = await exchange.park(work, list[Delivery]())
-        except Exception as error:
-            self.fail(exchange, error)
-        else:
-            self.respond(exchange, found)
+    def _wait(self, request: ReserveRequest) -> Awaitable[list[Delivery]]:
+        engine, wait_ms = self.pools.engine(self.pool), request.wait_ms
+        return engine.reserve([self.queue], limit=request.limit, ttr_ms=request.ttr_ms, wait_ms=wait_ms)
 
 
 def wait_of(wait: DurationIn) -> int:
