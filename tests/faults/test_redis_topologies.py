@@ -1,6 +1,7 @@
 """The Redis store on a real Cluster and behind real Sentinels, and what it does while nodes move and fall."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
@@ -264,6 +265,24 @@ async def test_a_demoted_primary_refuses_and_the_store_moves_on(sentinel_set: Se
 def fail_over_by_hand(sentinel_set: SentinelSet) -> None:
     ask(sentinel_set.sentinels[0], "SENTINEL", "FAILOVER", SERVICE)
     sentinel_set.wait_for_failover()
+
+
+async def test_the_store_follows_before_the_old_primary_is_demoted(sentinel_set: SentinelSet) -> None:
+    """Sentinels demote a healthy primary about ten seconds after they have named another one.
+
+    What the old one accepts until then is lost.
+    """
+    queue = Queue("shop", "mail")
+    async with opened(sentinel_set.url) as store:
+        await push(store, queue, "before")
+        sentinel_set.wait_for_replica()
+        await asyncio.to_thread(fail_over_by_hand, sentinel_set)
+        async with opened(sentinel_set.replica.url) as promoted, asyncio.timeout(4):
+            for number in itertools.count():
+                await push(store, queue, f"after-{number}")
+                if (await promoted.get(queue, [f"after-{number}"]))[0] is not None:
+                    break
+                await asyncio.sleep(0.1)
 
 
 async def test_no_sentinel_answers(start_redis: Callable[..., RedisServer]) -> None:

@@ -11,6 +11,7 @@ Options in the query: `timeout` (seconds to wait for an answer, 5), `tls` (1 for
 
 import asyncio
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -28,6 +29,8 @@ from duetime.stores.redis.pipe import Argument, Login, Lost, Unsent, pack
 OPTIONS = {"timeout", "tls", "ca", "cert", "key", "sentinel_password"}
 RENEW_PAUSE_S = 0.1
 """A topology that was read within this time is not read again."""
+FOLLOW_S = 1.0
+"""How often Sentinels are asked whether they name another primary."""
 
 
 @dataclass(frozen=True)
@@ -231,20 +234,30 @@ class _Renewing:
 
 
 class Sentinel(_Renewing):
-    """The primary that the Sentinels name."""
+    """The primary that the Sentinels name.
+
+    One call a second asks for it again: Sentinels let a healthy primary go on for about ten seconds after they have
+    named another one, and what it accepts then is lost.
+    """
 
     def __init__(self, address: Address, maker: _NodeMaker, asker: _NodeMaker) -> None:
         super().__init__(maker)
         self._service = address.service
         self._sentinels = [asker.make(*host) for host in address.hosts]
         self._primary: RedisNode | None = None
+        self._checked_at = float("-inf")
 
     async def node(self, key: Argument) -> RedisNode:
         return await self.any_node()
 
     async def any_node(self) -> RedisNode:
+        now = asyncio.get_running_loop().time()
         if self._primary is None:
             await self.renew(None)
+        elif self._checked_at < now - FOLLOW_S:
+            self._checked_at = now  # the other callers do not wait
+            with suppress(Unsent):  # without Sentinels the last primary serves on
+                await self.renew(None)
         if self._primary is None:
             raise Unsent(f"no Sentinel names a primary for {self._service!r}")
         return self._primary
