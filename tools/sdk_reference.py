@@ -88,6 +88,12 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
 }
 
+NOT_SHOWN = {
+    *("send", "send_async", "mark_settled", "find_task", "make_id", "forked", "prepare", "return_type", "hash_key"),
+    *("all_middleware", "app", "place", "cancel_work", "reschedule_work", "may_follow", "keeps_result", "emit"),
+}
+"""Members that the SDK's own modules use."""
+
 
 def write_reference() -> str:
     return "\n".join([*(line for title in SECTIONS for line in _section(title)), *_errors()])
@@ -142,7 +148,8 @@ def _members(cls: type) -> Iterator[tuple[str, Any]]:
     for name in dict.fromkeys(name for owner in owners for name in vars(owner) if not name.startswith("_")):
         found = inspect.getattr_static(cls, name)
         plain = found.__func__ if isinstance(found, staticmethod | classmethod) else found
-        if inspect.isfunction(plain) or isinstance(plain, property):
+        has_blocking = name.endswith("_async") and hasattr(cls, name.removesuffix("_async"))  # the page's head says so
+        if (inspect.isfunction(plain) or isinstance(plain, property)) and name not in NOT_SHOWN and not has_blocking:
             yield name, plain
 
 

@@ -80,7 +80,7 @@ class Ran(Struct, frozen=True):
 
 
 class Box:
-    """The App's Pusher inside `in_memory`: it keeps pushes in a store in memory, and runs their jobs on demand."""
+    """What `in_memory` returns: it keeps the pushes in a store in memory, and runs their jobs on demand."""
 
     def __init__(self, app: App, store: Store, clock: ManualClock) -> None:
         self._app = app
@@ -127,7 +127,7 @@ class Box:
         return self._clock.now_ms()
 
     def travel(self, duration: Duration) -> None:
-        """Move the clock forward; leases that run out by then are taken back. Runs nothing."""
+        """Move the clock forward. Leases that run out by then expire. Runs nothing."""
         self._clock.advance(duration)
         _now(self._store.reap())
 
@@ -137,8 +137,8 @@ class Box:
     # --- running
 
     def run(self, *queues: str) -> list[Ran]:
-        """Run the due jobs of these queues, or of all queues of the App's tasks and pushes, until no job is due; jobs
-        that they push run, too. Time stands still meanwhile.
+        """Run the due jobs of these queues, or of all queues of the App's tasks and pushes, until no job is due,
+        including the jobs that they push. The clock does not move meanwhile.
         """
         runs: list[Ran] = []
         while True:
@@ -206,11 +206,11 @@ class Box:
         return list(_now(self._store.list_jobs(check_queue(self._app.namespace, queue), state, limit=STEP_JOBS)).jobs)
 
     def respawn(self, queue: str, *ids: str) -> None:
-        """Bring dead letters back."""
+        """Make dead letters ready again."""
         _now(self._store.respawn(check_queue(self._app.namespace, queue), ids=ids, limit=STEP_JOBS))
 
     def pushed(self, task: Task[..., Any] | None = None, **arguments: Any) -> list[PushedTask]:
-        """The pushes of a task, or of all, that had at least these arguments."""
+        """Return the pushes of a task, or of all tasks, with at least these arguments."""
         wanted: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(arguments))
         return [
             one
@@ -219,7 +219,7 @@ class Box:
         ]
 
     def assert_pushed(self, task: Task[..., Any], *, times: int | None = None, **arguments: Any) -> list[PushedTask]:
-        """Fail unless there was at least one such push, or exactly `times`; answers the pushes."""
+        """Fail unless there was at least one such push, or exactly `times`. Returns these pushes."""
         found = self.pushed(task, **arguments)
         if not found if times is None else len(found) != times:
             wanted = "at least once" if times is None else f"{times} times"
@@ -287,7 +287,7 @@ class MemoryCaller:
 
 @contextmanager
 def in_memory(app: App, *, now: datetime | str | None = None) -> Generator[Box]:
-    """Pushes of the App go to a store in memory. Its time starts at `now`, and only the test moves it."""
+    """Send the App's pushes to a store in memory. Its clock starts at `now`, and only the test moves it."""
     clock = ManualClock(SystemClock().now_ms() if now is None else instant_ms(now))
     store = _now(open_store("memory:", clock=clock))
     box = Box(app, store, clock)
@@ -303,7 +303,7 @@ def in_memory(app: App, *, now: datetime | str | None = None) -> Generator[Box]:
 
 @contextmanager
 def inline(app: App) -> Generator[None]:
-    """Pushes of the App run immediately, whatever their delay, and raise what the task raises, except Cancel."""
+    """Run the App's pushes immediately, whatever their delay. They raise what the task raises, except Cancel."""
     pusher = Inline(app)
     try:
         with _pushing(app, pusher, _now(open_store("memory:"))):

@@ -17,7 +17,7 @@ def test_the_page_is_up_to_date() -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
     page = (ROOT / "docs" / "sdk.md").read_text()
     assert "#### QueueClient.push\n" in page
-    assert "Finish a job. Repeating it is no error" in page
+    assert "Finish a job. Repeating it is not an error" in page
 
 
 def test_a_page_that_differs_is_found(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ def connect(
     journal: str | None = None,
     tracing: bool = False,
 ) -> Client:
-    """A client for blocking code. `http(s)://` talks to a server; a store URL runs the engine in a thread of this
-    process. `token` is for a server, DUETIME_TOKEN by default. `journal` is for a store URL: the folder of its journal.
-    `tracing` needs the extra [otel].
+    """Open a client for blocking code. An `http(s)://` URL connects to a server; a store URL runs the engine in a
+    thread of this process. `token` is for a server; the default is DUETIME_TOKEN. `journal` is for a store URL: the
+    folder of its journal. `tracing` sends OpenTelemetry spans (extra `otel`).
     """
     return Client(url, namespace=namespace, token=token, journal=journal, tracing=tracing)
 
@@ -30,8 +30,8 @@ def connect_async(
     journal: str | None = None,
     tracing: bool = False,
 ) -> AsyncClient:
-    """A client for asyncio. `http(s)://` talks to a server; a store URL runs the engine in this event loop. `token` is
-    for a server, DUETIME_TOKEN by default. `journal` is for a store URL: the folder of its journal. `tracing` needs
-    the extra [otel].
+    """Open a client for asyncio. An `http(s)://` URL connects to a server; a store URL runs the engine in this event
+    loop. `token` is for a server; the default is DUETIME_TOKEN. `journal` is for a store URL: the folder of its
+    journal. `tracing` sends OpenTelemetry spans (extra `otel`).
     """
     return AsyncClient(url, namespace=namespace, token=token, journal=journal, tracing=tracing)

@@ -381,8 +381,8 @@ def list_jobs(queue: Queue, state: State | StateWord, cursor: str | None, limit:
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """A queue with its counts and rules. `next_at` is when its first waiting job is or was due, None without one or
-    while it is paused.
+    """A queue with its counts and rules. `next_at` is when its first waiting job is or was due; None if there is none,
+    or while the queue is paused.
     """
 
     queue: Queue

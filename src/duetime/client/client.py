@@ -37,10 +37,10 @@ TTR_S = DEFAULT_TTR_MS // 1000
 
 
 class LeasedJob(JobInHand):
-    """A job that this consumer holds: what `pop`, `reserve` and `take` give. `delivery` has its facts as data.
+    """A job that this consumer has leased. `pop`, `reserve` and `take` return it. `delivery` has its fields as data.
 
-    As a context manager it is acked at the end of the block, or released if the block raises; a job that was settled
-    inside the block is left alone.
+    As a context manager, it acks the job at the end of the block, and releases it if the block raises. A job that was
+    finished or given back inside the block is left alone.
     """
 
     def __init__(self, client: "Client", delivery: Delivery) -> None:
@@ -48,30 +48,30 @@ class LeasedJob(JobInHand):
         self._client = client
 
     def ack(self) -> None:
-        """Finish the job. LeaseLost if another consumer has it."""
+        """Finish the job. Raises LeaseLost if the lease is no longer valid."""
         self._client.ack(self.lease)
         self._is_settled = True
 
     def release(self, delay: Duration = 0, *, error: str = "") -> Moved:
-        """Give the job back, to be tried again after the delay."""
+        """Give the job back; it is tried again after the delay."""
         moved = self._client.release(self.lease, delay=delay, error=error)
         self._is_settled = True
         return moved
 
     def give_back(self) -> Moved:
-        """Undo the delivery: the job has its old place and its try again."""
+        """Undo the delivery: the job returns to its old position, and no try is used."""
         moved = self._client.give_back(self.lease)
         self._is_settled = True
         return moved
 
     def kill(self, error: str = "") -> Moved:
-        """Send the job to the dead letters."""
+        """Move the job to the dead letters."""
         moved = self._client.kill(self.lease, error=error)
         self._is_settled = True
         return moved
 
     def extend(self, ttr: Duration = TTR_S) -> int:
-        """Hold the job for longer, from now; answers the new end of the lease in epoch milliseconds."""
+        """Renew the lease for `ttr` from now. Returns its new end in epoch milliseconds."""
         return self._client.extend(self.lease, ttr)
 
     def __enter__(self) -> "LeasedJob":
@@ -93,9 +93,9 @@ class LeasedJob(JobInHand):
 
 
 class Client:
-    """A namespace on a server (http URL) or in a store (store URL). A context manager; closing it twice is fine.
+    """A namespace on a server (http URL) or in a store (store URL). Use it as a context manager, or call `close`.
 
-    It may be used after a fork. Blocking code may use it in several threads, a coroutine in one event loop.
+    It works after a fork. Blocking code can share it between threads; a coroutine uses it in one event loop.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Client:
         return self._transport.get().send(call)
 
     def queue(self, name: str) -> "QueueClient":
-        """A queue of this namespace; it comes into being with the first push."""
+        """Return a queue of this namespace. The first push creates it."""
         return QueueClient(self, check_queue(self.namespace, name))
 
     @property
@@ -152,33 +152,33 @@ class Client:
     def reserve(
         self, queues: Sequence[str], *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0
     ) -> list[LeasedJob]:
-        """Lease up to `limit` jobs from the queues, in their order; wait for the first one."""
+        """Lease up to `limit` jobs from the queues, tried in the given order. Waits up to `wait` for the first job."""
         names = [check_queue(self.namespace, name) for name in checks.items("queues", queues)]
         found = self.send(calls.reserve(self.namespace, names, limit, ttr, wait))
         return [LeasedJob(self, delivery) for delivery in found]
 
     def ack(self, leased: Leased) -> None:
-        """Finish a job. Repeating it is no error; LeaseLost if another consumer has the job."""
+        """Finish a job. Repeating it is not an error. Raises LeaseLost if the lease is no longer valid."""
         calls.first(self.send(calls.ack(calls.lease_of(leased).queue, [leased])))
 
     def release(self, leased: Leased, *, delay: Duration = 0, error: str = "") -> Moved:
-        """Give a job back, to be tried again after the delay."""
+        """Give a job back; it is tried again after the delay."""
         return self.send(calls.release(leased, delay, error))
 
     def give_back(self, leased: Leased, *, delay: Duration | None = None) -> Moved:
-        """Undo a delivery: the job has its old place and its try again; with a delay it is due after that."""
+        """Undo a delivery: the job returns to its old position, or is due after the delay, and no try is used."""
         return self.send(calls.give_back(leased, delay))
 
     def kill(self, leased: Leased, *, error: str = "") -> Moved:
-        """Send a job to the dead letters."""
+        """Move a job to the dead letters."""
         return self.send(calls.kill(leased, error))
 
     def extend(self, leased: Leased, ttr: Duration = TTR_S) -> int:
-        """Renew a lease from now; answers its new end in epoch milliseconds."""
+        """Renew a lease for `ttr` from now. Returns its new end in epoch milliseconds."""
         return self.send(calls.extend(leased, ttr))
 
     def queues(self) -> list[QueueStatus]:
-        """Every queue of the namespace, with counts and rules."""
+        """Return all queues of the namespace, with their counts and rules."""
         return self.send(calls.statuses(self.namespace))
 
 
@@ -195,16 +195,18 @@ class QueueClient(BlockingQueueBase[LeasedJob]):
         return f"<{type(self).__name__} {self.name}>"
 
     def push(self, body: Body, **options: Unpack[PushFields]) -> Moved:
-        """Add a job; if its id is taken, that job is kept, replaced, or JobExists is raised, as `if_exists` says."""
+        """Add a job. If its id is taken, `if_exists` decides: the existing job is kept (the default) or replaced, or
+        JobExists is raised.
+        """
         job, if_exists = new_push(body, options, self._client.make_id)
         return self._send(calls.push_one(self.name, job, if_exists))
 
     def push_raw(self, body: bytes, **options: Unpack[PushFields]) -> Moved:
-        """Add a job whose body is taken byte for byte."""
+        """Add a job with this body, byte for byte."""
         return self.push(body, **options)
 
     def later(self, delay: Duration | datetime, body: Body, /, **options: Unpack[PushFields]) -> Moved:
-        """Add a job that is due after a delay, immediately if that is negative, or at an aware datetime."""
+        """Add a job that is due after a delay or at an aware datetime. With a negative delay it is due immediately."""
         return self.push(body, **delayed(options, delay))
 
     def bulk(
@@ -214,24 +216,24 @@ class QueueClient(BlockingQueueBase[LeasedJob]):
         if_exists: IfExists | IfExistsWord = IfExists.KEEP,
         **options: Unpack[JobFields],
     ) -> list[Moved]:
-        """Add many jobs, 500 to a call; a NewJob brings its own options, a bare body takes the common ones."""
+        """Add many jobs, up to 500 per call of the store. A NewJob has its own options; a plain body gets `options`."""
         taken = checks.if_exists(if_exists)
         made = as_jobs(jobs, options, self._client.make_id)
         return [moved for call in calls.bulk(self.name, made, taken) for moved in self._send(call).jobs]
 
     def call(self, body: Body, /, wait: Duration, **options: Unpack[PushFields]) -> Answered:
-        """Push a job and wait for the answer that a worker pushes to the queue named after its id.
+        """Push a job and wait for its answer: the job that a worker pushes to the queue named after the id of this job.
 
-        Raises NoAnswer; the job stays then, and calling again with its id waits on.
+        Raises NoAnswer if none came in time. The job stays; call again with its id to continue waiting.
         """
         job, if_exists = new_push(body, options, self._client.make_id)
         return self._send(call(self.name, job, wait, if_exists))
 
     def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0, ack: Leased | None = None) -> LeasedJob | None:
-        """Lease the next job, or None if there is none in time. `ack` is a job that is finished before that, in the
-        same step where the store can; LeaseLost if another consumer has it, and then nothing is leased. After
-        StoreUnavailable with an unknown outcome the same call may be repeated; a job that the lost answer had is
-        delivered again after its ttr.
+        """Lease the next job. Returns None if there is none in time. `ack` finishes that job first, in the same
+        operation if the store can; if its lease was lost, LeaseLost is raised and nothing is leased. After
+        StoreUnavailable with an unknown outcome, repeat the call; a job in the lost answer is delivered again after its
+        ttr.
         """
         found, waits = None, False
         if ack is not None:
@@ -248,76 +250,80 @@ class QueueClient(BlockingQueueBase[LeasedJob]):
         raise TimeoutError(f"no job in {self.name} within the timeout")
 
     def reserve(self, *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0) -> list[LeasedJob]:
-        """Lease up to `limit` jobs; wait for the first one."""
+        """Lease up to `limit` jobs. Waits up to `wait` for the first one."""
         found = self._send(calls.reserve(self.name.namespace, [self.name], limit, ttr, wait))
         return [LeasedJob(self._client, delivery) for delivery in found]
 
     def ack(self, leases: Sequence[Leased]) -> list[Result]:
-        """Finish many jobs; one answer each: what happened, LeaseLost, or None where it was gone already."""
+        """Finish many jobs. Returns one result per job: what happened, LeaseLost, or None if the job was gone."""
         return self._send(calls.ack(self.name, leases))
 
     def finish(self, finishes: Sequence[Finish]) -> list[Finished | DuetimeError | None]:
-        """Finish jobs with what follows from each: further jobs of this queue, a result that is kept. One answer each:
-        what happened, LeaseLost or another refusal, or None where the job was gone already.
+        """Finish jobs, each with follow-up jobs for this queue and a result to keep. Returns one result per job: what
+        happened, LeaseLost or another error, or None if the job was already gone.
         """
         return self._send(calls.finish(self.name, finishes))
 
     def results(self, ids: Sequence[str], *, wait: Duration = 0) -> list[KeptResult | None]:
-        """The results that are kept of up to 16 jobs, None where there is none; wait until all are there."""
+        """Return the kept results of up to 16 jobs, and None for each job without one. Waits up to `wait` until all are
+        there.
+        """
         return self._send(calls.results(self.name, ids, wait))
 
     def cancel(self, job_id: str) -> Moved:
-        """Remove a job, wherever it is. Raises JobNotFound."""
+        """Remove a job in any state. Raises JobNotFound."""
         return calls.found(job_id)(self._send(calls.cancel(self.name, [job_id])))
 
     def reschedule(self, job_id: str, *, delay: Duration | None = None, due_at: Instant | None = None) -> Moved:
-        """Change when a waiting job is due. Raises JobNotFound, JobRunning, JobDead, ExpiresBeforeDue."""
+        """Change the due time of a waiting job. Raises JobNotFound, JobRunning, JobDead, ExpiresBeforeDue."""
         return calls.found(job_id)(self._send(calls.reschedule(self.name, [job_id], delay, due_at)))
 
     def get(self, job_id: str) -> Job:
-        """Look at a job in any state. Raises JobNotFound."""
+        """Return a job in any state. Raises JobNotFound."""
         return self._send(calls.get_one(self.name, job_id))
 
     def get_many(self, ids: Sequence[str]) -> list[Job | None]:
-        """Look at jobs in any state, in the order of the ids; None where there is none."""
+        """Return jobs in any state, in the order of the ids, and None for each id without a job."""
         lookup = Lookup(self.name, ids)
         while call := lookup.next_call():
             lookup.take(self._send(call))
         return lookup.jobs()
 
     def list_jobs(self, state: State | StateWord, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """Page through the jobs in a state."""
+        """Return a page of the jobs in a state. The cursor of a page leads to the next one."""
         return self._send(calls.list_jobs(self.name, state, cursor, limit))
 
     def counts(self) -> Counts:
-        """Exact counts by state."""
+        """Return the exact counts by state."""
         return self.status().counts
 
     def status(self) -> QueueStatus:
-        """Counts and rules."""
+        """Return the counts and rules of the queue."""
         return self._send(calls.status(self.name))
 
     def totals(self) -> QueueTotals:
-        """How often each event happened to jobs of the queue: since counting began, and on each of the last 31 days."""
+        """Return how often each event happened to jobs of the queue: in total, and on each of the last 31 days."""
         return self._send(calls.totals(self.name))
 
     def due_histogram(self, edges: Sequence[int]) -> list[int]:
-        """How many jobs fall due between each two of the given instants (epoch milliseconds)."""
+        """Return how many jobs fall due between each two neighbouring instants (epoch milliseconds)."""
         return self._send(calls.due_histogram(self.name, edges))
 
     def configure(self, change: RulesChange | None = None) -> QueueRules:
-        """Change or read what the queue obeys (paused, strict, caps)."""
+        """Change the rules of the queue (paused, strict, limits), and return them. Without a change it only returns
+        them.
+        """
         return self._send(calls.configure(self.name, change))
 
     def pause(self) -> QueueRules:
-        """Deliver nothing until resumed; pushes go on."""
+        """Stop deliveries until `resume`. Pushes continue."""
         return self.configure(RulesChange(paused=True))
 
     def resume(self) -> QueueRules:
         return self.configure(RulesChange(paused=False))
 
     def size(self) -> int:
-        """Everything that waits or runs: ready + delayed + leased."""
+        """Return the number of jobs that wait or run: ready + delayed + leased."""
         return calls.size(self.counts())
 
     def pending_size(self) -> int:
@@ -330,20 +336,20 @@ class QueueClient(BlockingQueueBase[LeasedJob]):
         return self.counts().leased
 
     def oldest_pending(self) -> int | None:
-        """When the job that has been ready for longest fell due, in epoch milliseconds."""
+        """Return when the oldest ready job fell due, in epoch milliseconds, or None if no job is ready."""
         return calls.oldest(self.status())
 
     def clear(self) -> int:
-        """Remove everything that waits or runs; answers how many. Dead letters stay."""
+        """Remove all jobs that wait or run. Returns their number. Dead letters stay."""
         return self._send(calls.purge(self.name, calls.LIVE_STATES, None))
 
     def purge(self, states: Sequence[State | StateWord] = tuple(State), *, limit: int | None = None) -> int:
-        """Remove jobs by state; answers how many."""
+        """Remove jobs by state. Returns their number."""
         return self._send(calls.purge(self.name, states, limit))
 
 
 class DeadLetters:
-    """The jobs of one queue that ran out of tries, were killed, or expired where the queue keeps those."""
+    """The dead letters of a queue: jobs that ran out of tries, were killed, or expired if the queue keeps those."""
 
     def __init__(self, client: Client, queue: Queue) -> None:
         self._queue = queue
@@ -353,19 +359,19 @@ class DeadLetters:
         return f"<{type(self).__name__} {self._queue}>"
 
     def list_jobs(self, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """A page of dead letters, longest dead first."""
+        """Return a page of dead letters, the oldest first."""
         return self._send(calls.list_jobs(self._queue, State.DEAD, cursor, limit))
 
     def respawn(
         self, ids: Sequence[str] | None = None, *, limit: int = 1, ttl: Duration = 0, tries: int | None = None
     ) -> list[Moved]:
-        """Bring jobs back, by id or the longest dead first; used tries start again at 0."""
+        """Make dead letters ready again, by id or the oldest first. Their used tries start again at 0."""
         return self._send(calls.respawn(self._queue, ids, limit, ttl, tries))
 
     def delete(self, ids: Sequence[str]) -> list[Result]:
-        """Remove dead letters by id, for good."""
+        """Delete dead letters by id."""
         return self._send(calls.cancel(self._queue, ids))
 
     def clear(self, *, limit: int | None = None) -> int:
-        """Remove all dead letters, or only the longest dead ones; answers how many."""
+        """Delete all dead letters, or the oldest ones up to `limit`. Returns their number."""
         return self._send(calls.purge(self._queue, [State.DEAD], limit))

@@ -55,8 +55,8 @@ class AsyncListeners:
         self._listeners: dict[str, list[Callable[[Any], None]]] = {"added": [], "removed": []}
 
     def add_listener(self, event: ListenerEvent, listener: Callable[[Any], None]) -> None:
-        """Call `listener` with every value that is added, or removed for good, through this object. A value that is
-        held is removed when it is acknowledged.
+        """Call `listener` with every value that is added or removed through this object. A taken value is removed when
+        it is acknowledged.
         """
         self._of(event).append(listener)
 
@@ -81,7 +81,9 @@ class Listeners(AsyncListeners):
     _client: Any
 
     def subscribe(self, consumer: Callable[[Any], None], *, ttr: Duration = TTR_S) -> "Subscription":
-        """Call `consumer` with every value, in a thread; acknowledged when it returns, released when it raises."""
+        """Call `consumer` with every value, in a thread. The value is acknowledged when it returns, and released when
+        it raises.
+        """
         return Subscription(self._client, cast("BlockingQueue", self), consumer, ttr)
 
 

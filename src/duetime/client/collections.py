@@ -31,7 +31,9 @@ LOOK_EVERY_S = 0.05
 
 
 class Taken(LeasedJob):
-    """A value in your hands. As a context manager it is acknowledged on success and released on an exception."""
+    """A value that you have taken. As a context manager, it is acknowledged at the end of the block, and released if
+    the block raises.
+    """
 
     def __init__(
         self, client: Client, delivery: Delivery, value: Any, on_ack: Callable[[Any], None] = lambda _: None
@@ -41,7 +43,7 @@ class Taken(LeasedJob):
         self._on_ack = on_ack
 
     def ack(self) -> None:
-        """Finish the job. LeaseLost if another consumer has it."""
+        """Finish the job. Raises LeaseLost if the lease is no longer valid."""
         super().ack()
         self._on_ack(self.value)
 
@@ -50,7 +52,7 @@ class Taken(LeasedJob):
 
 
 class Collection(BlockingOnly):
-    """What both views share: looking at and removing the values in some states."""
+    """What all collections have in common: read and remove values."""
 
     _states: tuple[State, ...] = ()
 
@@ -71,23 +73,26 @@ class Collection(BlockingOnly):
         return sorted([job for job in self._jobs()], key=lambda job: (job.born, job.id))
 
     def entries(self) -> list[tuple[str, Any]]:
-        """Ids and values, for a loop that removes some of them with `remove_id`."""
+        """Iterate over pairs of id and value. You can remove values with `remove_id` meanwhile."""
         return [(job.id, self._codec.decode(job.body)) for job in self._jobs()]
 
     def size_in_memory(self) -> int:
-        """Bytes of the values and their ids, without what the store adds. Looks at all of them."""
+        """Return the size of all values and ids in bytes, without the overhead of the store. Reads all values."""
         return sum([len(job.body) + len(job.id) for job in self._jobs()])
 
     def copy(self, name: str) -> int:
-        """Add every value to another queue too, due when it is here; answers how many. Repeating it changes nothing."""
+        """Add a copy of every value to another queue, with the same due time. Returns their number. Repeating it
+        changes nothing.
+        """
         target, copied = self._client.queue(name), list[NewJob]()
         for job in self._jobs():
             copied.append(NewJob(job.id, job.body, due_at=job.due_at, tries=job.tries, priority=job.priority))
         return len(target.bulk(copied)) if copied else 0
 
     def poll_last_and_offer_first_to(self, name: str) -> Any:
-        """Move the value that was offered last to the front of another queue, where it is due immediately; returns the
-        value, None if there is none. It is there before it is gone here: a crash in between leaves it in both.
+        """Move the value that was offered last to the front of another queue, where it is due immediately. Returns the
+        value, or None if there is none. It is added there before it is removed here, so a crash in between leaves it in
+        both.
         """
         target = self._client.queue(name)
         for job in reversed(self._by_age()):
@@ -118,11 +123,11 @@ class Collection(BlockingOnly):
                 yield job
 
     def read_all(self) -> list[Any]:
-        """All values, without taking them."""
+        """Return all values, without taking them."""
         return [self._codec.decode(job.body) for job in self._jobs()]
 
     def contains(self, value: Any) -> bool:
-        """Compares values, so it looks at all of them; `contains_id` does not."""
+        """Return whether a value is in the queue. Reads all values; `contains_id` does not."""
         for _ in self._find(value):
             return True
         return False
@@ -135,24 +140,24 @@ class Collection(BlockingOnly):
         return job.state in self._states
 
     def remove(self, value: Any) -> bool:
-        """Remove one value equal to this. Looks at all of them; `remove_id` does not."""
+        """Remove one value that is equal to this one. Reads all values; `remove_id` does not."""
         for job in self._find(value):
             if self._remove(job):
                 return True
         return False
 
     def contains_all(self, values: Iterable[Any]) -> bool:
-        """Whether each of the values is there. Looks at all that are there, once."""
+        """Return whether each of the values is in the queue. Reads all values once."""
         there = {job.body for job in self._jobs()}
         return all(self._codec.encode(value) in there for value in items("values", values))
 
     def remove_all(self, values: Iterable[Any]) -> bool:
-        """Remove everything that equals one of the values; whether anything was removed."""
+        """Remove all values that are equal to one of these. Returns whether anything was removed."""
         gone = {self._codec.encode(value) for value in items("values", values)}
         return self._remove_where(lambda body: body in gone) > 0
 
     def retain_all(self, values: Iterable[Any]) -> bool:
-        """Remove everything that equals none of the values; whether anything was removed."""
+        """Remove all values that are equal to none of these. Returns whether anything was removed."""
         kept = {self._codec.encode(value) for value in items("values", values)}
         return self._remove_where(lambda body: body not in kept) > 0
 
@@ -187,16 +192,16 @@ class Collection(BlockingOnly):
         return sum(getattr(counts, state) for state in self._states)
 
     def clear(self) -> int:
-        """Remove all values; answers how many."""
+        """Remove all values. Returns their number."""
         return self._queue.purge(self._states)
 
     def peek(self) -> Any:
-        """The value that is due next, without taking it; None if there is none."""
+        """Return the value that is due next, without taking it, or None if there is none."""
         page = self._queue.list_jobs(self._states[0], limit=1)
         return self._codec.decode(page.jobs[0].body) if page.jobs else None
 
     def element(self) -> Any:
-        """As `peek`, but an empty queue raises LookupError."""
+        """Like `peek`, but raises LookupError if the queue is empty."""
         page = self._queue.list_jobs(self._states[0], limit=1)
         if not page.jobs:
             raise LookupError(f"no value in {self!r}")
@@ -209,21 +214,21 @@ class DelayedQueue(Collection):
     _states = (State.DELAYED,)
 
     def offer(self, value: Any, delay: Duration, *, id: str | None = None, ttl: Duration = 0) -> str:
-        """Add a value that is due after the delay; answers its id. Offering the same id again changes nothing. With a
-        ttl the value is removed that long after it was due, if nobody took it.
+        """Add a value that is due after the delay. Returns its id. Offering the same id again changes nothing. With a
+        ttl, the value is removed if nobody has taken it for that long after it was due.
         """
         delay_ms, ttl_ms = duration_ms(delay), duration_ms(ttl)
         return self._offer(value, delay_ms, id, delay_ms + ttl_ms if ttl_ms else 0)
 
     def poll(self) -> Any:
-        """Take the value that is due next, without waiting for its time; None if there is none.
+        """Take the value that is due next, without waiting until it is due. Returns None if there is none.
 
         `BlockingQueue.poll` takes only what is due.
         """
         return next(iter(self.poll_many(1)), None)
 
     def poll_many(self, limit: int) -> list[Any]:
-        """As `poll`, for up to `limit` values: Redisson's poll(limit)."""
+        """Like `poll`, for up to `limit` values: Redisson's poll(limit)."""
         taken: list[Any] = []
         limit = check_whole("limit", limit, 0, sys.maxsize)
         while len(taken) < limit:
@@ -252,8 +257,8 @@ class DelayedQueue(Collection):
         """Nothing to do: no client of a queue keeps a timer for it. Here for programs that call it."""
 
     def get(self, index: int) -> Any:
-        """The value at a place in the order in which they are due; -1 is the last. Raises IndexError. Reads the values
-        before it, too.
+        """Return the value at a position, in the order of due times; -1 is the last. Also reads the values before it.
+        Raises IndexError.
         """
         if type(index) is not int:
             raise InvalidRequest(f"index must be a whole number, got {index!r:.40}")
@@ -269,13 +274,13 @@ class DelayedQueue(Collection):
         raise IndexError(f"no value at {index} in {self!r}")
 
     def get_delay(self, job_id: str) -> float:
-        """Seconds until the value is due by the store's clock, 0 if it is. Raises JobNotFound."""
+        """Return the seconds until the value is due by the store's clock, or 0 if it is due. Raises JobNotFound."""
         job = self._queue.get(job_id)
         counts = self._queue.counts()
         return max(0, job.due_at - counts.now) / 1000
 
     def reschedule(self, job_id: str, delay: Duration) -> None:
-        """Make a waiting value due after the delay, from now. Raises JobNotFound, JobRunning."""
+        """Change the due time of a waiting value to the delay from now. Raises JobNotFound, JobRunning."""
         self._queue.reschedule(job_id, delay=delay)
 
 
@@ -285,7 +290,7 @@ class BlockingQueue(Collection, Listeners):
     _states = (State.READY,)
 
     def offer(self, value: Any, *, id: str | None = None) -> str:
-        """Add a value that is due now; answers its id. Offering the same id again changes nothing."""
+        """Add a value that is due now. Returns its id. Offering the same id again changes nothing."""
         added = self._offer(value, 0, id)
         self._notify("added", value)
         return added
@@ -314,7 +319,7 @@ class BlockingQueue(Collection, Listeners):
         return self._remove_where(lambda _: True)
 
     def index_of(self, value: Any) -> int:
-        """How many values come before this one, -1 if it is not there."""
+        """Return how many values are before this one, or -1 if it is not in the queue."""
         wanted, place = self._codec.encode(value), 0
         for job in self._jobs():
             if job.body == wanted:
@@ -323,20 +328,22 @@ class BlockingQueue(Collection, Listeners):
         return -1
 
     def poll_many(self, limit: int, timeout: Duration = 0, *, ttr: Duration = TTR_S) -> list[Taken]:
-        """Up to `limit` values that are due, waiting for the first one: Redisson's poll(limit)."""
+        """Take up to `limit` values that are due. Waits up to the timeout for the first one: Redisson's poll(limit)."""
         jobs = self._queue.reserve(limit=limit, ttr=ttr, wait=timeout)
         return [self._taken(job.delivery) for job in jobs]
 
     def poll_from_any(
         self, names: Sequence[str], timeout: Duration = 0, *, limit: int = 1, ttr: Duration = TTR_S
     ) -> list[Taken]:
-        """Up to `limit` values of this queue or the named ones, in this order; `taken.queue` tells whose each is."""
+        """Take up to `limit` values from this queue and the named ones, in this order. `taken.queue` is the queue of a
+        value.
+        """
         jobs = self._client.reserve([self._queue.name.name, *items("names", names)], limit=limit, ttr=ttr, wait=timeout)
         return [self._taken(job.delivery) for job in jobs]
 
     def poll_last_from_any(self, names: Sequence[str] = (), timeout: Duration = 0) -> tuple[str, Any] | None:
-        """The value that was offered last to this queue or the named ones, in this order, with the name of its queue;
-        None if there is none in time. It is removed before it is returned, and looked for among all that are there.
+        """Remove and return the value that was offered last to this queue or the named ones, in this order, with the
+        name of its queue. Returns None if there is none in time. Reads all values.
         """
         deadline = time.monotonic() + duration_ms(timeout) / 1000
         queues = [self, *(BlockingQueue(self._client, name, self._codec) for name in items("names", names))]
@@ -350,8 +357,8 @@ class BlockingQueue(Collection, Listeners):
             sleep(LOOK_EVERY_S)
 
     def move(self, name: str, count: int = 1) -> int:
-        """Move the next values to the end of another queue; answers how many. Each is there before it is acknowledged
-        here: a crash in between leaves it in both.
+        """Move the next values to the end of another queue. Returns their number. Each is added there before it is
+        acknowledged here, so a crash in between leaves it in both.
         """
         target, moved = self._client.queue(name), 0
         count = check_whole("count", count, 0, sys.maxsize)
@@ -367,10 +374,11 @@ class BlockingQueue(Collection, Listeners):
         return moved
 
     def take(self, timeout: Duration | None = None, *, lease: bool = True, ttr: Duration = TTR_S) -> Any:
-        """The next value as a Taken, waiting for ever or until the timeout (then TimeoutError). The wait goes on when
-        the server or the store was away.
+        """Take the next value. Waits forever, or until the timeout, and then raises TimeoutError. The wait continues
+        after an outage of the server or the store.
 
-        With lease=False the bare value, acknowledged before it is returned: at most once, as in Redisson.
+        With lease=False, returns the plain value, which is acknowledged before it is returned: at most once, as in
+        Redisson.
         """
         outage, deadline = Outage(), None if timeout is None else time.monotonic() + duration_ms(timeout) / 1000
         while True:
@@ -390,12 +398,12 @@ class BlockingQueue(Collection, Listeners):
         return taken.value
 
     def poll(self, timeout: Duration = 0, *, ttr: Duration = TTR_S) -> Taken | None:
-        """The next value as a Taken, or None if there is none in time."""
+        """Take the next value. Returns None if there is none in time."""
         job = self._queue.pop(ttr=ttr, wait=timeout)
         return None if job is None else self._taken(job.delivery)
 
     def drain_to(self, target: MutableSequence[Any], limit: int | None = None) -> int:
-        """Move values that are due to the end of `target`, acknowledged; answers how many."""
+        """Take values that are due, acknowledge them, and add them to the end of `target`. Returns their number."""
         moved = 0
         if limit is not None:
             check_whole("limit", limit, 0, sys.maxsize)
@@ -413,11 +421,11 @@ class BlockingQueue(Collection, Listeners):
         return moved
 
     def rules(self) -> QueueRules:
-        """The queue's rules; a cap is `max_jobs`."""
+        """Return the rules of the queue. Its size limit is `max_jobs`."""
         return self._queue.configure()
 
     def remaining_capacity(self) -> int | None:
-        """How many more jobs the queue takes, None if it has no cap."""
+        """Return how many more jobs the queue accepts, or None if it has no limit."""
         status = self._queue.status()
         return max(0, status.rules.max_jobs - status.counts.total) if status.rules.max_jobs else None
 

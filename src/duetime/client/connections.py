@@ -27,7 +27,7 @@ class ConnectionOptions(TypedDict, total=False):
 
 
 class Connections:
-    """Clients by name. `duetime.connections` is the one that programs use; `configure` describes them."""
+    """Clients by name, as in Laravel's config/queue.php. Programs use the object `duetime.connections`."""
 
     def __init__(self) -> None:
         self._options: dict[str, ConnectionOptions] = {}
@@ -37,8 +37,8 @@ class Connections:
         atexit.register(self.close)
 
     def configure(self, connections: Mapping[str, str | ConnectionOptions], *, default: str = "default") -> None:
-        """Describe all connections, each by its URL or by the arguments of `duetime.connect`. Clients that are open
-        under names whose description changes are closed. `default` is the one that `connection()` returns.
+        """Set all connections, each as a URL or as the arguments of `duetime.connect`. An open client is closed if its
+        settings change. `default` is the name that `connection()` uses.
         """
         described: dict[str, ConnectionOptions] = {}
         if not isinstance(connections, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -62,7 +62,7 @@ class Connections:
         return sorted(self._options)
 
     def connection(self, name: str | None = None) -> Client:
-        """The client of this name, opened if necessary. Raises InvalidSettings for an unknown name."""
+        """Return the client of this name, and open it if necessary. Raises InvalidSettings for an unknown name."""
         name = self._default if name is None else name
         with self._lock:
             if name not in self._clients:
@@ -72,7 +72,7 @@ class Connections:
     __getitem__ = connection
 
     def connect_async(self, name: str | None = None) -> AsyncClient:
-        """A new asyncio client with these options; the caller closes it."""
+        """Open a new asyncio client with the settings of this name. The caller closes it."""
         return AsyncClient(**self._described(self._default if name is None else name))
 
     def _described(self, name: str) -> ConnectionOptions:
@@ -81,7 +81,7 @@ class Connections:
         return self._options[name]
 
     def close(self) -> None:
-        """Close all open clients; a later use opens them again."""
+        """Close all open clients. The next use opens them again."""
         with self._lock:
             closing, self._clients = self._clients, {}
         for client in closing.values():

@@ -50,7 +50,7 @@ class JobFields(TypedDict, total=False):
 
 
 class PushFields(JobFields, total=False):
-    """A job's fields, and what happens if its id is taken: that job is kept, unless this says otherwise."""
+    """The options of a job, and what happens if its id is taken: by default the existing job is kept."""
 
     if_exists: IfExists | IfExistsWord
 

@@ -79,15 +79,15 @@ class JobInHand:
 
     @property
     def error(self) -> str:
-        """What the last try failed with, empty on the first."""
+        """The error of the last try; empty on the first try."""
         return self.delivery.error
 
     def json(self) -> Any:
-        """The body as a JSON document. Raises ValueError if it is none."""
+        """Return the body as a JSON document. Raises ValueError if it is not JSON."""
         return json.loads(self.delivery.body)
 
     def text(self) -> str:
-        """The body as UTF-8. Raises ValueError if it is something else."""
+        """Return the body as text. Raises ValueError if it is not UTF-8."""
         return self.delivery.body.decode()
 
     def __repr__(self) -> str:
@@ -132,8 +132,8 @@ class AsyncQueue(Generic[AsyncJob]):
     """What an async queue has of its own."""
 
     def take(self, timeout: Duration | None = None, *, ttr: Duration = TTR_S) -> AsyncTaking[AsyncJob]:
-        """Lease the next job; waits forever, or until the timeout (then TimeoutError). As a context manager the job is
-        acked at the end of the block, or released if the block raises.
+        """Lease the next job. Waits forever, or until the timeout, and then raises TimeoutError. As a context manager,
+        it acks the job at the end of the block, and releases it if the block raises.
         """
         return AsyncTaking(self._take(timeout, ttr))
 
@@ -145,8 +145,8 @@ class BlockingQueueBase(Generic[BlockingJob]):
     """What a blocking queue has of its own."""
 
     def take(self, timeout: Duration | None = None, *, ttr: Duration = TTR_S) -> BlockingJob:
-        """Lease the next job; waits forever, or until the timeout (then TimeoutError). As a context manager the job is
-        acked at the end of the block, or released if the block raises.
+        """Lease the next job. Waits forever, or until the timeout, and then raises TimeoutError. As a context manager,
+        it acks the job at the end of the block, and releases it if the block raises.
         """
         return self._take(timeout, ttr)
 

@@ -39,7 +39,7 @@ _clock = SystemClock()
 
 
 class PushInOptions(JobFields, total=False):
-    """The options of bare bodies, and where the store's tables are: as in its URL."""
+    """The options of plain bodies, and where the store's tables are, as in its URL."""
 
     namespace: str
     schema: str
@@ -66,13 +66,15 @@ class PushInRequest(NamedTuple):
 def push_in(
     connection: Any, queue: str, jobs: Iterable[Body | NewJob], /, **options: Unpack[PushInOptions]
 ) -> list[str]:
-    """Push jobs in the connection's transaction, and answer their ids.
+    """Push jobs in the transaction of the connection. Returns their ids.
 
-    `connection` is psycopg's, PyMySQL's, SQLAlchemy's Connection or Session, or Django's. A NewJob brings its own
-    options, a bare body takes the common ones. A job whose id exists when a server sees it is kept, or replaced on
-    request. `schema` and `prefix` are those of the store's URL; on MariaDB and MySQL `schema` names another database,
-    if the tables are not in the connection's own. With `wake` the commit notifies the servers, which takes a lock of
-    the whole server on PostgreSQL; without it they find the jobs within a second. Raises what a push would raise.
+    `connection` is a connection of psycopg, PyMySQL or Django, or a Connection or Session of SQLAlchemy. A NewJob has
+    its own options; a plain body gets `options`. If a job's id exists when a server imports it, the existing job is
+    kept, or replaced with `if_exists`.
+
+    `schema` and `prefix` are those of the store's URL; on MariaDB and MySQL `schema` names the database of the tables,
+    if it is not that of the connection. With `wake` the commit notifies the servers, which takes a lock on the whole
+    server on PostgreSQL; without it they find the jobs within a second. Raises the same errors as a push.
     """
     if _is_async(connection):
         raise InvalidRequest("push_in needs a blocking connection; use await push_in_async(...)")
@@ -82,7 +84,7 @@ def push_in(
 async def push_in_async(
     connection: Any, queue: str, jobs: Iterable[Body | NewJob], /, **options: Unpack[PushInOptions]
 ) -> list[str]:
-    """As `push_in`, for an asynchronous connection of psycopg, or an AsyncConnection or AsyncSession of SQLAlchemy."""
+    """Like `push_in`, for an async connection of psycopg, or an AsyncConnection or AsyncSession of SQLAlchemy."""
     if not _is_async(connection):
         raise InvalidRequest("push_in_async needs an async connection; use push_in(...)")
     request = _request(queue, jobs, options)

@@ -79,9 +79,9 @@ Listener = Callable[[QueueEvent, Any], None]
 
 @dataclass(frozen=True)
 class QueueSettings:
-    """Redisson's settings of a queue with its defaults; 0 is none.
+    """Redisson's settings of a queue, with its defaults; 0 means no limit.
 
-    `max_size` and `max_message_size` are kept with the queue, as soon as a ReliableQueue is configured with them.
+    `max_size` and `max_message_size` are stored with the queue when a ReliableQueue is configured with them.
     """
 
     delivery_limit: int = 10
@@ -95,10 +95,10 @@ class QueueSettings:
 
 @dataclass(frozen=True)
 class MessageOptions:
-    """What one message has of its own; None: what the queue says. `priority` is 0 (lowest) to 9.
+    """Options of one message; None means the setting of the queue. `priority` is 0 (lowest) to 9.
 
-    A message with `deduplicate_by` is added once within `deduplicate_for`, whatever became of it: "id", or "hash" of
-    its payload.
+    A message with `deduplicate_by` ("id", or "hash" of its payload) is added once within `deduplicate_for`, even if it
+    is already gone.
     """
 
     id: str | None = None
@@ -143,7 +143,7 @@ class ReliableQueue(Collection):
         return self._settings
 
     def configure(self, settings: QueueSettings) -> QueueRules:
-        """Use these settings from now on; the caps are set for everybody who uses the queue."""
+        """Use these settings from now on. The size limits apply to all programs that use the queue."""
         checks.instance("settings", settings, QueueSettings)
         check_whole("delivery_limit", settings.delivery_limit, 0, MAX_TRIES)
         check_whole("max_size", settings.max_size, 0, MAX_CAP)
@@ -161,7 +161,7 @@ class ReliableQueue(Collection):
         return self.configure(replace(self._settings, **settings))
 
     def disable(self, operation: Operation) -> None:
-        """Refuse `add` (TopicOffline) or let `poll` find nothing, for everybody."""
+        """Let `add` raise TopicOffline, or let `poll` find nothing, in all programs that use the queue."""
         self._switch(operation, off=True)
 
     def enable(self, operation: Operation) -> None:
@@ -178,8 +178,8 @@ class ReliableQueue(Collection):
     def add(
         self, value: Any, *, timeout: Duration = 0, options: MessageOptions | None = None, **more: Any
     ) -> str | None:
-        """Add a message and answer its id. If the queue is full, wait up to the timeout for room, then answer None.
-        Fields of MessageOptions may be given by name. Raises TopicOffline if adding is disabled.
+        """Add a message. Returns its id, or None if the queue stays full until the timeout. You can give the fields of
+        MessageOptions by name. Raises TopicOffline if `add` is disabled.
         """
         checks.check_options(more, MessageOptions.__annotations__.keys())
         options = options or MessageOptions()
@@ -235,8 +235,8 @@ class ReliableQueue(Collection):
     def poll(
         self, timeout: Duration = 0, *, visibility: Duration | None = None, acknowledge: bool = False
     ) -> Taken | None:
-        """The next message, or None if there is none in time. It is hidden from others for `visibility`; with
-        `acknowledge` it is gone already.
+        """Take the next message. Returns None if there is none in time. Other consumers do not see it for `visibility`;
+        with `acknowledge` it is already removed.
         """
         found = self.poll_many(1, timeout, visibility=visibility, acknowledge=acknowledge)
         return found[0] if found else None
@@ -244,7 +244,9 @@ class ReliableQueue(Collection):
     def poll_many(
         self, count: int, timeout: Duration = 0, *, visibility: Duration | None = None, acknowledge: bool = False
     ) -> list[Taken]:
-        """Up to `count` messages; waits for the first one. In the mode SEQUENTIAL it is one at most."""
+        """Take up to `count` messages. Waits up to the timeout for the first one. In the mode SEQUENTIAL it takes at
+        most one.
+        """
         ttr = self._settings.visibility if visibility is None else visibility
         check_whole("count", count, 1, sys.maxsize)
         self._counters["polls"] += 1
@@ -286,7 +288,7 @@ class ReliableQueue(Collection):
         return Taken(self._client, delivery, self._codec.decode(delivery.body))
 
     def acknowledge(self, *messages: Taken) -> int:
-        """Remove messages for good; answers how many were still in these hands. Repeating it is no error."""
+        """Remove messages. Returns how many this consumer still held. Repeating it is not an error."""
         self._counters["acknowledgements"] += 1
         answers = self._queue.ack(messages)
         gone = [one.id for one, answer in zip(messages, answers, strict=True) if not isinstance(answer, LeaseLost)]
@@ -296,13 +298,13 @@ class ReliableQueue(Collection):
         return len(gone)
 
     def failed(self, *messages: Taken, delay: Duration = 0, error: str = "") -> None:
-        """Deliver messages again after the delay; one that has used its delivery limit is a dead letter then."""
+        """Deliver messages again after the delay. One that has reached its delivery limit becomes a dead letter."""
         for message in messages:
             message.release(delay, error=error)
         self._note("failed", QueueEvent.FAILED, [message.id for message in messages])
 
     def rejected(self, *messages: Taken, error: str = "") -> None:
-        """Send messages to the dead letters."""
+        """Move messages to the dead letters."""
         for message in messages:
             message.kill(error=error)
         self._note("rejected", QueueEvent.REJECTED, [message.id for message in messages])
@@ -324,14 +326,14 @@ class ReliableQueue(Collection):
         return self.counts().unacknowledged
 
     def get(self, message_id: str) -> Job | None:
-        """A message in any state, without taking it."""
+        """Return a message in any state, without taking it."""
         return self._queue.get_many([message_id])[0]
 
     def get_all(self, ids: Sequence[str]) -> list[Job | None]:
         return self._queue.get_many(ids)
 
     def list_all(self) -> list[Job]:
-        """All messages but dead letters, without taking them."""
+        """Return all messages except dead letters, without taking them."""
         return list(self._jobs())
 
     def remove_id(self, job_id: str) -> bool:
@@ -342,9 +344,9 @@ class ReliableQueue(Collection):
         return removed
 
     def move_to(self, name: str, ids: Sequence[str] | None = None, *, count: int = STEP_JOBS) -> int:
-        """Move messages by id, or the next `count` that can be polled, to another queue; answers how many.
+        """Move messages by id, or the next `count` that can be polled, to another queue. Returns their number.
 
-        Each is added there before it is removed here: a crash in between leaves it in both.
+        Each is added there before it is removed here, so a crash in between leaves it in both.
         """
         target = self._client.queue(name)
         self._counters["movements"] += 1
@@ -364,11 +366,11 @@ class ReliableQueue(Collection):
         return self._queue.clear()
 
     def dead_letters(self) -> list[Job]:
-        """The first 500 messages that were rejected or used their delivery limit, longest dead first."""
+        """Return the oldest 500 messages that were rejected or have reached their delivery limit."""
         return list(self._queue.dead.list_jobs(limit=STEP_JOBS).jobs)
 
     def dead_letter_sources(self) -> list[str]:
-        """The queues of this namespace that have dead letters: each queue keeps its own."""
+        """Return the queues of this namespace that have dead letters. Each queue keeps its own."""
         return [status.queue.name for status in self._client.queues() if status.counts.dead]
 
     # --- listeners and counters
@@ -387,8 +389,8 @@ class ReliableQueue(Collection):
         return self._listeners.setdefault(event, [])
 
     def metrics(self) -> dict[str, int]:
-        """What was done through this object: polls, polled, additions, added, removals, removed, movements, moved,
-        acknowledgements, acknowledged, failed, rejected.
+        """Return counts of what was done through this object: polls, polled, additions, added, removals, removed,
+        movements, moved, acknowledgements, acknowledged, failed, rejected.
         """
         return dict(self._counters)
 
@@ -413,7 +415,7 @@ class ReliableFanout:
     def subscribe(
         self, name: str, only: Callable[[Any], bool] = lambda value: True, settings: QueueSettings | None = None
     ) -> ReliableQueue:
-        """Let a queue have every message for which `only` is true."""
+        """Send every message for which `only` is true to this queue."""
         queue = ReliableQueue(self._client, name, settings, codec=self._codec)
         self._queues[name] = queue, only
         return queue
@@ -425,8 +427,8 @@ class ReliableFanout:
         return sorted(self._queues)
 
     def publish(self, value: Any, options: MessageOptions | None = None) -> dict[str, str]:
-        """Add the message to every queue that wants it; answers its id by the name of the queue. A queue that is full,
-        disabled or away is left out, so the answer tells who has it: publish again with the same id for the others.
+        """Add the message to every queue whose filter accepts it. Returns its id by queue name. A queue that is full,
+        disabled or unavailable is missing in the result: publish again with the same id to reach it.
         """
         chosen = options or MessageOptions()
         chosen = chosen if chosen.id else replace(chosen, id=self._client.make_id())

@@ -16,30 +16,30 @@ from duetime.wire.messages import BackfillOut, ScheduleOut
 
 
 class Schedules:
-    """The schedules of a client's namespace, also those that programs with tasks declare."""
+    """The schedules of a client's namespace, including those that programs declare for their tasks."""
 
     def __init__(self, client: Client) -> None:
         self._send = client.send
         self._namespace = client.namespace
 
     def list_schedules(self) -> list[ScheduleOut]:
-        """All schedules of the namespace by name."""
+        """Return all schedules of the namespace, ordered by name."""
         return self._send(schedule_calls.list_schedules(self._namespace))
 
     def get(self, name: str) -> ScheduleOut:
-        """One schedule. Raises ScheduleNotFound."""
+        """Return a schedule. Raises ScheduleNotFound."""
         return self._send(schedule_calls.get(self._namespace, name))
 
     def put(self, name: str, **fields: Any) -> ScheduleOut:
-        """Make a schedule, or replace the one of this name. Raises InvalidRequest, InvalidTime, ScheduleDeclared."""
+        """Create or replace the schedule with this name. Raises InvalidRequest, InvalidTime, ScheduleDeclared."""
         return self._send(schedule_calls.put(self._namespace, name, schedule_calls.schedule_in(fields)))
 
     def delete(self, name: str) -> ScheduleOut:
-        """Remove a schedule; jobs of its runs stay. Raises ScheduleNotFound."""
+        """Delete a schedule. The jobs of its past runs stay. Raises ScheduleNotFound."""
         return self._send(schedule_calls.delete(self._namespace, name))
 
     def run(self, name: str) -> ScheduleOut:
-        """Run a schedule now, apart from its times. Raises ScheduleNotFound."""
+        """Run a schedule now, in addition to its regular runs. Raises ScheduleNotFound."""
         return self._send(schedule_calls.run(self._namespace, name))
 
     def backfill(self, name: str, *, since: Instant, until: Instant | None = None) -> BackfillOut:
@@ -49,9 +49,9 @@ class Schedules:
         return self._send(schedule_calls.backfill(self._namespace, name, since, until))
 
     def pause(self, name: str) -> ScheduleOut:
-        """Start no runs until it is resumed. Raises ScheduleNotFound."""
+        """Start no runs until `resume`. Raises ScheduleNotFound."""
         return self._send(schedule_calls.pause(self._namespace, name))
 
     def resume(self, name: str) -> ScheduleOut:
-        """Go on with the next run; runs during the pause are not made up for. Raises ScheduleNotFound."""
+        """Continue with the next run. Runs of the time of the pause do not happen. Raises ScheduleNotFound."""
         return self._send(schedule_calls.resume(self._namespace, name))

@@ -27,44 +27,46 @@ class Topics:
         self._make_id = client.make_id
 
     def list_topics(self) -> list[TopicOut]:
-        """All topics of the namespace, with their counts."""
+        """Return all topics of the namespace, with their counts."""
         return self._send(topic_calls.list_topics(self._namespace))
 
     def counters(self) -> CountersOut:
-        """How many jobs of all topics were written, notified, deleted and failed, also under php-delayqueue's names."""
+        """Return how many jobs of all topics were written, notified, deleted and failed, also under php-delayqueue's
+        names.
+        """
         return self._send(topic_calls.counters(self._namespace))
 
     def add(self, topic: str, callback: str, **fields: Any) -> TopicOut:
-        """Make a topic. Raises TopicExists, InvalidCondition."""
+        """Create a topic. Raises TopicExists, InvalidCondition."""
         message = topic_calls.read_fields({**fields, "topic": topic, "callback": callback}, TopicIn)
         return self._send(topic_calls.add(self._namespace, message))
 
     def get(self, topic: str) -> TopicOut:
-        """One topic. Raises TopicNotFound."""
+        """Return a topic. Raises TopicNotFound."""
         return self._send(topic_calls.get(self._namespace, topic))
 
     def edit(self, topic: str, **fields: Any) -> TopicOut:
-        """Change some fields. Raises TopicNotFound, InvalidCondition."""
+        """Change some fields of a topic. Raises TopicNotFound, InvalidCondition."""
         return self._send(topic_calls.edit(self._namespace, topic, topic_calls.read_fields(fields, TopicChangeIn)))
 
     def online(self, topic: str) -> TopicOut:
-        """Take jobs, and deliver again after a halt."""
+        """Accept jobs again, and continue deliveries after a halt."""
         return self._send(topic_calls.set_status(self._namespace, topic, Status.ONLINE))
 
     def offline(self, topic: str) -> TopicOut:
-        """Refuse new jobs; those that are there are still delivered."""
+        """Refuse new jobs. Existing jobs are still delivered."""
         return self._send(topic_calls.set_status(self._namespace, topic, Status.OFFLINE))
 
     def remove(self, topic: str) -> TopicOut:
-        """Remove a topic; its jobs go to the dead letters as they fall due."""
+        """Remove a topic. Its jobs become dead letters when they fall due."""
         return self._send(topic_calls.remove(self._namespace, topic))
 
     def test(self, topic: str, body: Any = None) -> SampleOut:
-        """Make one sample call; answers what was sent and what came back."""
+        """Make one sample call. Returns the request that was sent and the response."""
         return self._send(topic_calls.sample(self._namespace, topic, topic_calls.body_bytes(body)))
 
     def add_job(self, topic: str, body: Any, *, id: str | None = None, due_at: Instant | None = None) -> Moved:
-        """Add a job, or replace the one that has this id. Raises TopicNotFound, TopicOffline."""
+        """Add a job, or replace the one with this id. Raises TopicNotFound, TopicOffline."""
         at = None if due_at is None else instant_ms(due_at)
         return self._send(
             topic_calls.add_job(self._namespace, topic, id or self._make_id(), topic_calls.body_bytes(body), at)

@@ -53,7 +53,7 @@ class State(StrEnum):
 
 
 class Priority(IntEnum):
-    """Which ready jobs are delivered first: in shares of 5 : 3 : 2, or strictly if the queue says so."""
+    """Which ready jobs are delivered first: in shares of 5 : 3 : 2, or strictly if the queue has the rule `strict`."""
 
     HIGH = 1
     NORMAL = 2
@@ -103,8 +103,8 @@ class Reason(StrEnum):
 class NewJob(Struct, frozen=True, gc=False):
     """A job as a producer pushes it. It is due at `due_at` if given, else `delay_ms` from the store's now.
 
-    `born` and `attempt` are only for putting a known job back after a store was lost: the new incarnation carries
-    the old `born` and starts counting after `attempt`.
+    `born` and `attempt` are only for restoring a known job after a store was lost: the new incarnation keeps the old
+    `born` and continues counting after `attempt`.
     """
 
     id: str
@@ -119,7 +119,7 @@ class NewJob(Struct, frozen=True, gc=False):
     attempt: int = 0
 
     def due(self, now: int) -> int:
-        """When the job is due if it is pushed at `now`."""
+        """Return when the job is due if it is pushed at `now`."""
         return now + self.delay_ms if self.due_at is None else self.due_at
 
 

@@ -236,7 +236,7 @@ class Purged(Struct, frozen=True):
 
 
 class QueueRules(Struct, frozen=True):
-    """What verbs must obey, kept with the queue and read in the same atomic step. Zero means no cap.
+    """The rules of a queue, stored with it and read in the same atomic step as the jobs. Zero means no limit.
 
     `strict` ignores quotas; `expired_to_dead` keeps expired jobs among the dead letters; `max_jobs` counts jobs in
     any state, expired ones until they are ended. `kept` keeps the queue and its totals, however long it is idle and

@@ -8,7 +8,7 @@ from duetime.model.job import Lease, Moved, NewJob
 
 
 class Join(Struct, frozen=True):
-    """The last of `of` finishes that carry a join of this name pushes its `then` jobs, which follow from all of them.
+    """The last of `of` finishes with a join of this name pushes its `then` jobs, the follow-up jobs of all of them.
 
     The store counts for `life_ms` after the last of them. Each carries the same join.
     """
@@ -40,8 +40,8 @@ class SeenJoin(Struct, frozen=True, omit_defaults=True):
 
 
 class Finish(Struct, frozen=True):
-    """The end of a job, and what follows from it. `then` are new jobs for the same queue: their ids differ, and they
-    have no `born` and no `attempt`. `result` is kept for `result_ttl_ms`, if there are both.
+    """The end of a job, with its follow-up jobs and its result. `then` are new jobs for the same queue, with different
+    ids and without `born` and `attempt`. `result` is kept for `result_ttl_ms` if both are given.
     """
 
     lease: Lease
@@ -73,7 +73,7 @@ class Finished(Struct, frozen=True):
 
 
 class KeptResult(Struct, frozen=True):
-    """What the job `id` of this `born` gave when it was finished. It is kept until `kept_until`."""
+    """The result of the job `id` with this `born`, kept until `kept_until`."""
 
     id: str
     born: int

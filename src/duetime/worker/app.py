@@ -47,7 +47,7 @@ Companion = Callable[["App", AsyncClient], AbstractAsyncContextManager[Any]]
 
 
 class TaskFields(TypedDict, total=False):
-    """How the jobs of a task are treated; docs/tasks.md has the table."""
+    """The options of a task; docs/tasks.md explains them."""
 
     name: str
     queue: str
@@ -63,9 +63,9 @@ class TaskFields(TypedDict, total=False):
 
 
 class App:
-    """The tasks of a program. `url` is a store (sqlite:, redis:...) or a server (http:, with a token); DUETIME_URL and
-    DUETIME_TOKEN if not given. `queue` is where tasks go that name none. `journal` is for a store: the folder of its
-    journal, as in `duetime.connect`.
+    """The tasks of a program. `url` is a store (sqlite:, redis:...) or a server (http:, with a token); the defaults are
+    DUETIME_URL and DUETIME_TOKEN. `queue` is the default queue of its tasks. `journal` is for a store: the folder of
+    its journal, as in `duetime.connect`.
     """
 
     def __init__(
@@ -115,9 +115,10 @@ class App:
     def task(self, /, **options: Unpack[TaskFields]) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskFields]) -> Any:
-        """Decorator: make a task of a plain or async function.
+        """Decorator that makes a task of a plain or async function.
 
-        Its name is `module.function` unless given; jobs carry it, so it must not change while some are waiting.
+        Its name is `module.function` unless `name` is given. Jobs contain the name, so do not change it while jobs are
+        waiting.
         """
         if function is not None:
             return self._add(function, options)
@@ -151,15 +152,15 @@ class App:
     def every(
         self, interval: Duration, *, missed: Missed = "last", name: str = ""
     ) -> Callable[[Callable[P, R] | Task[P, R]], Task[P, R]]:
-        """Decorator: run a task at whole multiples of the interval. `missed` says which runs are made up for that were
-        due while no worker ran. Two schedules of one task need a `name` each.
+        """Decorator that runs a task at whole multiples of the interval. `missed` says which runs happen later if they
+        were due while no worker was running. Two schedules of one task need a `name` each.
         """
         return lambda function: self._recur(function, every(interval), missed, name)
 
     def cron(
         self, expression: str, *, tz: str = "UTC", missed: Missed = "last", name: str = ""
     ) -> Callable[[Callable[P, R] | Task[P, R]], Task[P, R]]:
-        """Decorator: run a task by a cron expression of five fields, in a time zone."""
+        """Decorator that runs a task by a cron expression of five fields, in a time zone."""
         return lambda function: self._recur(function, cron(expression, tz), missed, name)
 
     def _recur(
@@ -185,30 +186,31 @@ class App:
         finally_: TaskStep[Any] | None = None,
         allow_failures: bool = False,
     ) -> BatchPlan:
-        """Many jobs that are watched and cancelled as one; `open()` it. Workers of `queue` run its jobs. `then` runs
-        when all are done, `catch` when the first one fails, `finally_` when none is left to run; PREVIOUS in them
-        stands for the BatchStatus. Unless failures are allowed, the first one cancels what waits.
+        """Plan a batch: many jobs that are watched and cancelled together. Call `open()` on the plan. Workers of
+        `queue` run the jobs. `then` runs when all are done, `catch` when the first one fails, `finally_` when none is
+        left to run; in their arguments, PREVIOUS represents the BatchStatus. Unless failures are allowed, the first one
+        cancels the waiting jobs.
         """
         callbacks = {"then": then, "catch": catch, "finally": finally_}
         return plan_batch(self, queue or self.default_queue, name, callbacks, allow_failures=allow_failures)
 
     def find_batch(self, batch_id: str) -> TaskBatch:
-        """A batch that was opened elsewhere, by its id."""
+        """Return a batch that was opened elsewhere, by its id."""
         return TaskBatch(self, batch_id)
 
     def after_commit(self, hook: Hook) -> None:
-        """Hold back pushes inside the caller's database transactions; see `duetime.worker.after_commit`."""
+        """Hold pushes back inside the caller's database transactions; see `duetime.worker.after_commit`."""
         check_callable("hook of after_commit", hook)
         self.pusher = AfterCommit(self.pusher, self, hook)
 
     def use(self, *middleware: Middleware) -> None:
-        """Put middleware around the runs of every task, outside of the task's own; see `duetime.worker.middleware`."""
+        """Run every task inside this middleware, which is outside the task's own; see `duetime.worker.middleware`."""
         for one in middleware:
             check_callable("middleware", one)
         self.middleware += middleware
 
     def on(self, event: str) -> Callable[[L], L]:
-        """Decorator: call a function at an event; docs/tasks.md lists them."""
+        """Decorator that calls a function at each event of this name; docs/tasks.md lists them."""
         return lambda listener: self.listeners.add(event, listener)
 
     def make_id(self) -> str:
@@ -216,18 +218,18 @@ class App:
             return self._ids.make()
 
     def queue(self, name: str) -> QueueClient:
-        """A queue of the namespace as in the SDK, for jobs by id and jobs that are no tasks; its calls block. It uses
-        the App's connection, and inside `duetime.testing.in_memory` the store of the test.
+        """Return a queue of the namespace, for jobs by id and for jobs that are not tasks. Its calls block. It uses the
+        App's connection, and inside `duetime.testing.in_memory` the store of the test.
         """
         return AppClient(self).queue(name)
 
     def progress(self, queue: str, job_id: str) -> int:
-        """Percent of a job as its task last said; 0 if it said nothing."""
+        """Return the percentage that the task of a job last reported, or 0 if it reported none."""
         name = progress_name(check_queue(self.namespace, queue), check_id(job_id))
         return self.send(count(self.namespace, name))
 
     def output(self, queue: str, job_id: str) -> list[str]:
-        """The last lines that the task of a running job logged; empty a minute after the job has ended."""
+        """Return the last lines that the task of a running job logged. They are kept for a minute after its end."""
         return self.send(job_output(check_queue(self.namespace, queue), check_id(job_id))).lines
 
     def send(self, call: Call[Answer]) -> Answer:
@@ -244,11 +246,11 @@ class App:
         self.client_pusher.forked()
 
     def close(self) -> None:
-        """Let go of the connection of blocking pushes; the next one opens another."""
+        """Close the connection of blocking pushes. The next push opens another."""
         self.client_pusher.close()
 
     async def close_async(self) -> None:
-        """Let go of the connection of this event loop's pushes."""
+        """Close the connection of this event loop's pushes."""
         await self.client_pusher.close_async()
 
 

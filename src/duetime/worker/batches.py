@@ -93,8 +93,8 @@ class KeeperBody(Struct, frozen=True):
 
 
 class BatchStatus(Struct, frozen=True):
-    """How far a batch is. `total` are all jobs that were ever in it; `done`, `cancelled` and `expired` those that are
-    gone; `failed` its dead letters. While jobs move, one may be seen in two of these, or in none.
+    """The progress of a batch. `total` counts all jobs that were ever in it; `done`, `cancelled` and `expired` those
+    that are gone; `failed` its dead letters. While jobs change their state, one may be counted twice, or not at all.
     """
 
     id: str
@@ -113,7 +113,7 @@ class BatchStatus(Struct, frozen=True):
 
     @property
     def percent(self) -> int:
-        """Of the jobs, how many are not to be run any more."""
+        """The percentage of jobs that have ended."""
         return 100 * (self.total - self.waiting - self.running) // self.total if self.total else 0
 
 
@@ -189,7 +189,7 @@ def plan_batch(
 
 
 class TaskBatch:
-    """`id` names the batch, and the queue that its jobs are in. The methods block; each has a twin with `_async`."""
+    """A batch of jobs. `id` is its name. Each method has an async version whose name ends in `_async`."""
 
     def __init__(self, app: "App", batch_id: str) -> None:
         self.id = check_id(batch_id)
@@ -214,12 +214,14 @@ class TaskBatch:
 
     @property
     def queue(self) -> str:
-        """Where its jobs are: `task.options(queue=batch.queue)`, `client.queue(batch.queue)`, the target of a load."""
+        """The queue of its jobs, for `task.options(queue=batch.queue)`, `client.queue(batch.queue)` and `duetime
+        pipeline schedule`.
+        """
         return self._queue.name
 
     def _add(self, *steps: TaskStep[Any]) -> Work[list[TaskHandle[Any]]]:
-        """Push tasks into the batch; a handle each. Also from a task of the batch while that runs. Raises Conflict if
-        the batch is closed, cancelled or over.
+        """Push tasks into the batch. Returns one handle per task. A task of the batch can call it, too, while it runs.
+        Raises Conflict if the batch is closed, cancelled or over.
         """
         check_steps("batch", steps)
         if found := next((step for step in steps if step.previous), None):
@@ -231,26 +233,26 @@ class TaskBatch:
         return [TaskHandle(step.task, self._queue, one) for step, one in zip(steps, moved, strict=True)]
 
     def _close(self) -> Work[None]:
-        """Say that nobody but its own tasks adds jobs any more: it ends when none is left to run."""
+        """From now on only the batch's own tasks can add jobs. It ends when no job is left to run."""
         yield from self.change(closed=True)
 
     def _pause(self) -> Work[None]:
-        """Begin no job of it until it is resumed."""
+        """Start none of its jobs until `resume`."""
         yield from self._set_paused(paused=True)
 
     def _resume(self) -> Work[None]:
-        """Begin jobs again."""
+        """Start its jobs again."""
         yield from self._set_paused(paused=False)
 
     def _cancel(self) -> Work[BatchStatus]:
-        """Remove its waiting jobs, and accept no more. Running jobs end, and are not tried again."""
+        """Remove its waiting jobs, and accept no more. Running jobs finish, and are not tried again."""
         yield from self.change(cancelled=True)
         while (yield from cancel_waiting(self._queue)):
             pass
         return (yield from self._status())
 
     def _status(self) -> Work[BatchStatus]:
-        """How far it is; for seven days after its end, how it ended. Raises NotFound."""
+        """Return the progress of the batch, or how it ended, for seven days after its end. Raises NotFound."""
         found = yield from self._find()
         if found is None:
             [kept] = yield results(self.keepers, [self.id], 0)
@@ -291,8 +293,8 @@ class TaskBatch:
         yield configure(self._queue, RulesChange(paused=paused))
 
     def _shift(self, by: Duration) -> Work[int]:
-        """Shift the due time of every waiting job by this much, earlier if negative; returns how many were moved. Jobs
-        that begin meanwhile are left alone. If it is interrupted, some jobs are moved and others are not.
+        """Move the due time of every waiting job later, or earlier if negative. Returns how many were moved. Jobs that
+        start meanwhile are not moved. If it is interrupted, some jobs are moved and others are not.
         """
         if (yield from self._find()) is None:
             raise self._no_batch()

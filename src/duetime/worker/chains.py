@@ -106,8 +106,8 @@ class TaskChain(Generic[R]):
 
 
 def chain(*steps: TaskStep[Any]) -> TaskChain[Any]:
-    """Steps are made by `task.step(...)`, with the task's `options` if any; PREVIOUS as an argument stands for what the
-    step before returned.
+    """Chain steps, which `task.step(...)` makes. As an argument, PREVIOUS represents the return value of the previous
+    step.
     """
     return TaskChain(steps)
 

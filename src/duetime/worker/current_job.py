@@ -37,8 +37,8 @@ class JobLink:
 
 
 class CurrentJob:
-    """The job that this code runs for. `attempt` is which delivery of the job this is, counted from 1. `data` are the
-    arguments as JSON; a middleware that puts others in their place does so before the task sees them.
+    """The job that this code runs for. `attempt` is the number of this delivery, counted from 1. `data` are the
+    arguments as JSON; a middleware can replace them before the task sees them.
     """
 
     def __init__(self, info: JobInfo, link: JobLink, task: "Task[..., Any]", data: bytes) -> None:
@@ -65,7 +65,7 @@ class CurrentJob:
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """The arguments by name, as plain JSON; those that were not given are missing."""
+        """The arguments by name, as plain JSON. Arguments that were not given are missing."""
         return msgspec.json.decode(self.data, type=dict[str, Any])
 
     @property
@@ -78,7 +78,7 @@ class CurrentJob:
 
     @property
     def batch(self) -> "TaskBatch | None":
-        """The batch that the job belongs to, to add more to it."""
+        """The batch that the job belongs to; the task can add jobs to it."""
         return self.app.find_batch(self.queue) if INFIX in self.queue else None
 
     @property
@@ -97,15 +97,15 @@ class CurrentJob:
 
     @property
     def stopping(self) -> bool:
-        """The worker is stopping and waits for this job: a long task may save its place and raise Retry."""
+        """True when the worker is stopping and waits for this job. A long task can save its state and raise Retry."""
         return self._link.stopping()
 
     def extend(self, timeout: Duration) -> None:
-        """Run for this long from now, whatever the timeout was. (The lease is renewed by the worker anyway.)"""
+        """Set the timeout to this long from now. (The worker renews the lease in any case.)"""
         self._link.say(EXTEND, duration_ms(timeout))
 
     def progress(self, done: float, total: float = 100) -> None:
-        """Say how far it is; `App.progress` and `duetime worker progress` show it, a second later at most."""
+        """Report the progress. `App.progress` and `duetime worker progress` show it within a second."""
         if total <= 0:
             raise InvalidRequest(f"total of a progress must be more than 0, got {total}")
         percent = max(0, min(100, int(done * 100 / total)))
@@ -147,7 +147,7 @@ def running_queue() -> str | None:
 
 
 def current_job() -> CurrentJob:
-    """The job that is running here. Raises InvalidRequest outside of one."""
+    """Return the job that is running here. Raises InvalidRequest outside a task."""
     job = _current.get()
     if job is None:
         raise InvalidRequest("current_job() must be called in a task that a worker runs")

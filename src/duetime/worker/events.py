@@ -57,7 +57,7 @@ NAMES = (
 
 
 class TaskEvent(Struct):
-    """Only what belongs to the event is set. `extra` of `queueing` goes into the payload.
+    """What a listener gets. Only the fields of its event are set. `extra` of `queueing` is added to the payload.
 
     `delay_ms` is the wait before the next try; `duration_ms` how long the job ran; `status`, `reason`, `jobs` and
     `memory_mb` describe how a worker stops.

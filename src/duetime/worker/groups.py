@@ -210,7 +210,7 @@ class GroupHandle(TaskHandle[R]):
 
 
 def group(*steps: TaskStep[Any]) -> TaskGroup:
-    """Tasks that run side by side. Steps are made by `task.step(...)`, with the task's `options` if any."""
+    """Group steps, which `task.step(...)` makes, to run at the same time."""
     return TaskGroup(steps)
 
 

@@ -100,7 +100,7 @@ class TaskHandle(Generic[R]):
 
     @property
     def moved(self) -> Moved:
-        """What the push did; for one that waited for a commit, what it did then."""
+        """The result of the push. For a push that waited for a commit, the result after the commit."""
         answer = self._answer
         return answer.pushed[0] if isinstance(answer, UncommittedPush) and answer.pushed else answer
 
@@ -111,8 +111,8 @@ class TaskHandle(Generic[R]):
 
     @property
     def is_due_as_asked(self) -> bool:
-        """False if the id was taken, and the job that was kept is due at another time, runs or is dead. `due_at` is
-        that job's time. Times less than a second apart count as the same.
+        """False if the id was taken, and the existing job is due at another time, runs or is dead. `due_at` is the time
+        of that job. Times less than a second apart count as equal.
         """
         if self.event is not Event.KEPT:
             return True
@@ -179,7 +179,7 @@ class TaskHandle(Generic[R]):
             raise InvalidRequest(f"{self!r} must be pushed first: it waits for a commit, or was rolled back")
 
     def _status(self) -> Work[TaskStatus]:
-        """The job's state, or what became of it."""
+        """Return the state of the job, or how it ended."""
         if not self.is_pushed:
             return TaskStatus.UNCOMMITTED
         job = yield from self._find()
@@ -191,9 +191,9 @@ class TaskHandle(Generic[R]):
         return TaskStatus(job.state.value)
 
     def _get(self, timeout: Duration | None = None) -> Work[R]:
-        """What the task returned; waits for it. Needs the task's option `result_ttl`.
+        """Wait for the return value of the task, and return it. Needs the task option `result_ttl`.
 
-        Raises TaskFailed when the job is a dead letter, TimeoutError after the timeout, JobNotFound when the job is
+        Raises TaskFailed if the job is a dead letter, TimeoutError after the timeout, and JobNotFound if the job is
         gone without a result: cancelled, expired, or finished longer ago than `result_ttl`.
         """
         self._check_pushed()
@@ -217,8 +217,8 @@ class TaskHandle(Generic[R]):
             was_gone = job is None and self.born > 0
 
     def cancel_work(self) -> Work[bool]:
-        """Remove the job, or the step that its chain is at; False if it is gone already. A running one loses its
-        lease, and is stopped when its worker next renews that.
+        """Remove the job, or the step that its chain has reached. Returns False if it is already gone. A running job
+        loses its lease, and is stopped when its worker next renews it.
         """
         self._check_pushed()
         for queue, job_id in self._places:
@@ -228,8 +228,8 @@ class TaskHandle(Generic[R]):
         return False
 
     def reschedule_work(self, delay: Duration | None = None, *, due_at: Instant | None = None) -> Work[Moved]:
-        """Have the job, or the step that its chain is at, due after a delay, or at an instant. Raises JobNotFound,
-        JobRunning, JobDead.
+        """Change the due time of the job, or of the step that its chain has reached, to a delay from now or to an
+        instant. Raises JobNotFound, JobRunning, JobDead.
         """
         self._check_pushed()
         job = yield from self._find()

@@ -149,7 +149,7 @@ class Retry(Exception):
 
 
 class Postpone(Exception):
-    """Not now: run the job after a while, as if this run had never begun. Uses none of its tries."""
+    """Run the job after a while, as if this run had not started. Uses none of its tries."""
 
     def __init__(self, message: str = "", *, after: Duration) -> None:
         self.after_ms = duration_ms(after)
@@ -157,7 +157,7 @@ class Postpone(Exception):
 
 
 class Cancel(Exception):
-    """There is nothing to do any more: the job is removed and counts neither as done nor as failed."""
+    """There is nothing left to do: the job is removed, and counts neither as done nor as failed."""
 
 
 class Fail(Exception):
@@ -165,7 +165,9 @@ class Fail(Exception):
 
 
 class TimedOut(BaseException):
-    """The job ran longer than it may. Raised inside the task, so that it can clean up; it ends all the same."""
+    """The job ran longer than its timeout. It is raised inside the task so that the task can clean up; the task is then
+    stopped.
+    """
 
     def __init__(self) -> None:
         super().__init__("the job ran longer than its timeout")

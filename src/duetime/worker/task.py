@@ -86,7 +86,7 @@ class TaskOptions:
 
 
 class CallFields(TypedDict, total=False):
-    """docs/tasks.md has the table."""
+    """The options of a call; docs/tasks.md explains them."""
 
     queue: str
     priority: Priority | PriorityWord
@@ -200,9 +200,9 @@ class Task(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def options(self, **options: Unpack[CallFields]) -> Self:
-        """The same task with options for the calls that follow: `send.options(tries=1).delay("ann")`.
+        """Return the task with other options for its next calls: `send.options(tries=1).delay("ann")`.
 
-        Raises TypeError for an unknown name, InvalidRequest for a value that does not fit.
+        Raises TypeError for an unknown option, InvalidRequest for a value that does not fit.
         """
         changed = change_options(self._call, self.app.namespace, options)
         if (changed.id is not None or "if_exists" in options) and self.unique_ms:
@@ -214,20 +214,21 @@ class Task(Generic[P, R]):
         return task
 
     def _delay(self, *args: P.args, **kwargs: P.kwargs) -> Work[TaskHandle[R]]:
-        """Push a job that is due at once. Raises InvalidRequest for arguments that do not fit."""
+        """Push a job that is due immediately. Raises InvalidRequest for arguments that do not fit."""
         return self._push(None, None, args, kwargs)
 
     def _later(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Work[TaskHandle[R]]:
-        """Push a job that is due after a delay; a negative one is due at once."""
+        """Push a job that is due after a delay. With a negative delay it is due immediately."""
         return self._push(delay_ms(delay), None, args, kwargs)
 
     def _at(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Work[TaskHandle[R]]:
-        """Push a job that is due at an instant; one in the past is due at once."""
+        """Push a job that is due at an instant. With an instant in the past it is due immediately."""
         return self._push(None, instant_ms(due), args, kwargs)
 
     def _bulk(self, calls: Iterable[CallArguments], *, delay: Duration | None = None) -> Work[list[TaskHandle[R]]]:
-        """Push a job per call, in steps of up to 500: each step is kept whole or not at all. A call is a tuple of
-        arguments or a mapping of keyword arguments. All are checked before the first is pushed.
+        """Push one job per item of `calls`, up to 500 at a time: each of these steps is stored completely or not at
+        all. An item is a tuple of arguments or a mapping of keyword arguments. All are checked before the first is
+        pushed.
         """
         wait_ms = None if delay is None else delay_ms(delay)
         many = [self.prepare(wait_ms, None, *_split(call)) for call in checks.items("calls", calls)]
@@ -237,13 +238,15 @@ class Task(Generic[P, R]):
         return [self._pushed(*one) for one in zip(many, moved, strict=True)]
 
     def _cancel(self, job_id: str) -> Work[bool]:
-        """Remove a job of this task's queue, or of the queue of `options`, by its id; False if there is none. A running
-        one loses its lease.
+        """Remove a job of this task's queue, or of the queue of `options`, by its id. Returns False if there is none. A
+        running job loses its lease.
         """
         return self._by_id(job_id).cancel_work()
 
     def _reschedule(self, job_id: str, delay: Duration | None = None, *, due_at: Instant | None = None) -> Work[Moved]:
-        """Have a job due after a delay, or at an instant, by its id. Raises JobNotFound, JobRunning, JobDead."""
+        """Change the due time of a job, by its id, to a delay from now or to an instant. Raises JobNotFound,
+        JobRunning, JobDead.
+        """
         return self._by_id(job_id).reschedule_work(delay, due_at=due_at)
 
     delay, delay_async = both(_delay)
@@ -258,7 +261,9 @@ class Task(Generic[P, R]):
         return TaskHandle(self, queue, Moved(Event.KEPT, check_id(job_id), 0))
 
     def step(self, *args: Any, **kwargs: Any) -> TaskStep[R]:
-        """The call as a step of a chain. PREVIOUS as one of the arguments stands for the result of the step before."""
+        """Return the call as a step of a chain, group or batch. As an argument, PREVIOUS represents the result of the
+        previous step.
+        """
         given = self.arguments.signature.bind(*args, **kwargs).arguments
         previous = [name for name, value in given.items() if value is PREVIOUS]
         if len(previous) > 1 or self.unique_ms or self._call.id is not None:
@@ -269,7 +274,7 @@ class Task(Generic[P, R]):
         return TaskStep(self, outgoing, *previous)
 
     def failed(self, hook: FailedHook) -> FailedHook:
-        """Decorator: what to call in the worker, in a thread, when a job of this task has failed for good."""
+        """Decorator of a function that the worker calls, in a thread, when a job of this task has failed for good."""
         self.failed_hook = hook
         return hook
 
