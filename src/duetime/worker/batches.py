@@ -355,7 +355,7 @@ def _signed_ms(by: Duration) -> int:
     if isinstance(by, str):
         text = by.strip()
         return -duration_ms(text[1:]) if text.startswith("-") else duration_ms(text)
-    negative = by < timedelta(0) if isinstance(by, timedelta) else isinstance(by, int | float) and by < 0
+    negative = by < timedelta(0) if isinstance(by, timedelta) else isinstance(by, int | float) and by < 0  # pyright: ignore[reportUnnecessaryIsInstance]
     return -duration_ms(-by) if negative else duration_ms(by)
 
 
