@@ -171,7 +171,7 @@ def drain(
     place: ForeignPlace,
     direction: Direction,
     target: Target,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to move.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False,
 ) -> None:
     """Move all jobs of another system's queue to Duetime, then end.
 
@@ -265,7 +265,7 @@ class ImportOptions:
             help="lmstfy: its AdminRedis, with the tokens and limits. php-delayqueue: its MySQL, with the topics.",
         ),
     ] = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to import.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be imported.")] = False
 
 
 @dataclass

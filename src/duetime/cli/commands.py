@@ -40,7 +40,7 @@ JOBS = (
     Command("extend", "consume:extend", "Renew the leases of running jobs."),
     Command("kill", "consume:kill", "Fail jobs for good, without another try."),
     Command("delete", "jobs:delete", "Delete jobs in any state."),
-    Command("reschedule", "jobs:reschedule", "Change when waiting jobs are due."),
+    Command("reschedule", "jobs:reschedule", "Change the due time of waiting jobs."),
     Command("get", "jobs:get", "Show a job in any state."),
     Command("list", "jobs:list_jobs", "List the jobs of a queue by state: running, ready, delayed, failed."),
     Command("peek", "jobs:peek", "Show the next job without leasing it: the first ready job, else the next due one."),

@@ -34,7 +34,9 @@ class NotWell(DuetimeError):
 @takes_options
 def doctor(
     target: Target,
-    deep: Annotated[bool, typer.Option("--deep", help="Walk the whole store and prove that it is sound.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read the whole store and check that every job is in one place.")
+    ] = False,
 ) -> None:
     """Check that settings and stores are safe, and print how to fix what is not.
 

@@ -56,7 +56,7 @@ def reschedule(
     when: Annotated[str, typer.Option("--delay", "--at", metavar="WHEN", help="A delay (5m), or tomorrow 09:00.")],
     target: Target,
 ) -> None:
-    """Change when waiting jobs are due.
+    """Change the due time of waiting jobs.
 
     Examples:
         duetime reschedule mail welcome-42 --delay 1h

@@ -4,9 +4,9 @@ An error of Duetime's is one line on standard error and an exit code, never a tr
 
     0  done
     1  refused or not found: nothing was ready, a lease was lost, a check failed
-    2  what was asked for cannot be right: options, settings, a taken port
-    3  a store or server does not answer, or has no room
-    4  not allowed: no token, or not one for this
+    2  invalid options or settings, or a port in use
+    3  a store or server does not answer, or has no space
+    4  not allowed: the token is missing or does not allow this
     5  a bug in Duetime; `PYTHONDEVMODE=1` shows where
   130  interrupted
 

@@ -31,12 +31,12 @@ class PriorityWord(StrEnum):
 class JobOptions:
     """Options of a job; by default it is due immediately and never expires."""
 
-    id: Annotated[str | None, typer.Option(metavar="ID", help="The job's id; made up if not given.")] = None
+    id: Annotated[str | None, typer.Option(metavar="ID", help="The job's id; generated if not given.")] = None
     ttl: Annotated[
         str, typer.Option(metavar="DURATION", help="Drop the job if it is not done in time; 0 keeps it.")
     ] = "0"
     tries: Annotated[int, typer.Option(min=0, metavar="N", help="Deliveries allowed; 0 is unlimited.")] = DEFAULT_TRIES
-    priority: Annotated[PriorityWord, typer.Option(help="Who goes first among ready jobs.")] = PriorityWord.NORMAL
+    priority: Annotated[PriorityWord, typer.Option(help="Which ready jobs are delivered first.")] = PriorityWord.NORMAL
     if_exists: Annotated[IfExists, typer.Option(help="What to do if the id is taken.")] = IfExists.KEEP
     attribute: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="A header of the job; repeatable.")] = (
         field(default_factory=list[str])
@@ -76,7 +76,7 @@ class PushOptions(JobOptions):
             metavar="JSONL",
             help="Push one job per line, each a JSON object such as "
             '{"body": ..., "id": ..., "delay": "10s"}; - is standard input. '
-            "The other options hold for lines that do not say otherwise.",
+            "The other options apply to lines that do not set them.",
         ),
     ] = None
 

@@ -95,7 +95,7 @@ class ScheduleOptions:
     )
     ttl: Annotated[str, typer.Option(metavar="DURATION", help="Drop a job that is not done in time; 0: never.")] = "0"
     tries: Annotated[int, typer.Option(min=0, metavar="N", help="Deliveries allowed; 0: unlimited.")] = DEFAULT_TRIES
-    priority: Annotated[PriorityWord, typer.Option(help="Who goes first among ready jobs.")] = PriorityWord.NORMAL
+    priority: Annotated[PriorityWord, typer.Option(help="Which ready jobs are delivered first.")] = PriorityWord.NORMAL
     attribute: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="A header of the jobs; repeatable.")] = (
         field(default_factory=list[str])
     )

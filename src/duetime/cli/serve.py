@@ -45,7 +45,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each is a flag
     workers: Annotated[int | None, typer.Option(help="Processes that serve, else 1; 0 is one per core.")] = None,
     pid_file: Annotated[str | None, typer.Option(metavar="FILE", help="Write the process id there.")] = None,
     dev: Annotated[
-        bool | None, typer.Option("--dev", help="For trying out: loopback only, any or no token is let in.")
+        bool | None, typer.Option("--dev", help="For trying out: listens on loopback only, and needs no token.")
     ] = None,
     config: ConfigOption = None,
 ) -> None:

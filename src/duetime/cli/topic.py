@@ -31,11 +31,16 @@ class TopicOptions:
     """The fields that most topics set; `--set` takes any of the others."""
 
     name: Annotated[str | None, typer.Option(metavar="TEXT", help="What people call it.")] = None
-    delay: Annotated[str | None, typer.Option(metavar="DURATION", help="How long after its add a job is due.")] = None
+    delay: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="The delay of a job, unless the request that adds it names one."),
+    ] = None
     method: Annotated[
         Method | None, typer.Option(help="Fields in the query, as a form, or the body as it is; JSON.")
     ] = None
-    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="How long a call may take; 3s.")] = None
+    timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long a call may take; 3s if not given.")
+    ] = None
     retry_if: Annotated[
         str | None, typer.Option(metavar="CONDITION", help="When an answer asks for a retry: '{res.code} != 200'.")
     ] = None
@@ -44,7 +49,7 @@ class TopicOptions:
         list[str],
         typer.Option(
             metavar="ADDRESS",
-            help="Who hears of a job that failed for good: channel, or mail address in alert_mail_domains; repeatable.",
+            help="Recipient of alerts: a channel, or a mail address in alert_mail_domains; repeatable.",
         ),
     ] = field(default_factory=list[str])
     more: Annotated[
@@ -53,7 +58,7 @@ class TopicOptions:
             "--set",
             metavar="FIELD=VALUE",
             help="Any other field: schedule, cap (retries), lift_cap, success, php_fields, creator, verify_tls, "
-            "in_flight, rate, secret (new draws one); repeatable.",
+            "in_flight, rate, secret (new: a generated one); repeatable.",
         ),
     ] = field(default_factory=list[str])
 

@@ -40,9 +40,9 @@ class MoveOptions:
         str, typer.Option(metavar="DURATION", help="How long to wait for jobs that consumers of the source still hold.")
     ] = "10m"
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what producers push to the source, until interrupted.")
+        bool, typer.Option("--follow", help="Also move what producers push to the source, until interrupted.")
     ] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to move.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False
 
 
 @takes_options

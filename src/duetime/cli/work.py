@@ -73,7 +73,7 @@ class Until:
 @dataclass(frozen=True)
 class Each:
     timeout: Annotated[str, typer.Option(metavar="TIME", help="For jobs whose task has none; 0: no limit.")] = "60s"
-    tries: Annotated[int, typer.Option(help="For jobs that do not say; 0: no limit.")] = 5
+    tries: Annotated[int, typer.Option(help="For jobs that do not set it; 0: no limit.")] = 5
     backoff: Annotated[
         str, typer.Option(metavar="TIMES", help="For tasks without: 10s, 1s,5s,1m or exponential:1s:10m.")
     ] = "exponential:1s:10m"

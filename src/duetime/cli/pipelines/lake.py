@@ -151,9 +151,9 @@ def _print_counters(answer: Answer, rows: list[dict[str, Any]]) -> None:
 
 @dataclass(frozen=True)
 class VacuumOptions:
-    keep: Annotated[
-        str, typer.Option(metavar="DURATION", help="Forget days that are older; 0 keeps them for ever.")
-    ] = "0"
+    keep: Annotated[str, typer.Option(metavar="DURATION", help="Forget days that are older; 0 keeps them forever.")] = (
+        "0"
+    )
     bodies: Annotated[
         str, typer.Option(metavar="DURATION", help="Forget the bodies of ended jobs after this; 0: with their days.")
     ] = "0"
