@@ -207,7 +207,7 @@ def test_a_breaker_opens_probes_and_closes() -> None:
     breaker.begin()
     breaker.succeeded()
     assert (breaker.pauses, breaker.wait_s()) == (0, 0)
-    breaker.hold(10)
+    breaker.pause(10)
     assert breaker.wait_s() == 10
 
 

@@ -73,7 +73,7 @@ async def test_a_fault_of_ours_is_a_failed_attempt(
     lane = world.lane("mail")
     assert isinstance(lane, TopicLane)
     for breaker in (lane.breaker, lane.host.breaker):
-        breaker.hold(0)  # half open: the next call is its probe
+        breaker.pause(0)  # half open: the next call is its probe
 
     def broken(*_: object, **__: object) -> object:
         raise ZeroDivisionError("planted")

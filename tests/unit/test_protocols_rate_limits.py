@@ -69,7 +69,7 @@ async def test_a_slot_given_back_can_be_used_again(limits: RateLimits) -> None:
     for _ in range(3):
         slot = await limits.spend(TOKEN, Side.READ)
         assert slot
-        await limits.give_back(slot)
+        await limits.refund(slot)
     assert await allowed(limits) == 1
 
 
@@ -77,7 +77,7 @@ async def test_a_slot_of_a_window_that_ended_is_worth_nothing(limits: RateLimits
     await limits.add(TOKEN, Limit(read=1, interval=10))
     slot = await limits.spend(TOKEN, Side.READ)
     assert slot
-    await limits.give_back(slot._replace(until=0.0))
+    await limits.refund(slot._replace(until=0.0))
     assert await allowed(limits) == 0
     assert list((await registry.counters()).values()) == [2]
 

@@ -134,8 +134,8 @@ class Breaker:
         """Note that a call begins."""
         self._probing = self.pauses > 0
 
-    def hold(self, seconds: float) -> None:
-        """Let no call begin for this long, because the receiver asked for it or the topic is being halted."""
+    def pause(self, seconds: float) -> None:
+        """Begin no call for this long, because the receiver asked for that or the topic is being halted."""
         self.pauses = max(self.pauses, 1)
         self._until = max(self._until, self._now() + seconds)
 

@@ -258,7 +258,7 @@ class TopicLane(Duty):
             return True
         patience_s = retry_after_s(answer, now_ms=self._tools.clock.now_ms())
         if patience_s and topic.callback == self.topic.callback:
-            self.breaker.hold(patience_s)
+            self.breaker.pause(patience_s)
         why = describe(verdict, answer)
         self.streak.failed(why)
         if answer.status == GONE:
@@ -289,7 +289,7 @@ class TopicLane(Duty):
 
     async def _halt(self, delivery: Delivery, topic: Topic) -> None:
         # The halt reaches every process within a second; until then this lane makes no calls.
-        self.breaker.hold(HALT_S)
+        self.breaker.pause(HALT_S)
         await self._tools.halt(self.address, "the receiver answered 410 Gone")
         await self._leases.give_back(delivery.lease)
         text = (

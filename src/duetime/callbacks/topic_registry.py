@@ -64,7 +64,7 @@ class TopicRegistry:
         clock: Clock | None = None,
         mail_domains: Collection[str] | None = None,
     ) -> None:
-        """`mail_domains`: where mail addresses of topics may be; None if that is not known here."""
+        """`mail_domains`: the domains that mail addresses of topics may have; None if they are not known here."""
         self._registry = registry
         self._registry_copy = registry_copy
         self._clock = clock or SystemClock()
@@ -149,7 +149,7 @@ class TopicRegistry:
         return await self._write(address, apply)
 
     async def _check_alert(self, addresses: Sequence[str]) -> None:
-        """Refuse addresses that no alert would be sent to; otherwise that would show only when an alert is lost."""
+        """Refuse addresses to which no alert would be sent, so that no alert is lost because of them."""
         for address in addresses:
             if is_mail(address) and self._mail_domains is not None and not is_mail_in(address, self._mail_domains):
                 raise InvalidRequest(

@@ -42,7 +42,7 @@ SHOWN_AS_KEPT = (set(Topic.__struct_fields__) & set(TopicOut.__struct_fields__))
 
 
 class TopicService:
-    """`targets` says where sample calls may go; `zone` is the time zone of times that name none."""
+    """`targets` says where sample calls may go; `zone` is the time zone of times without one."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class TopicService:
         return await self._show(address, topic)
 
     async def _set_rules(self, address: TopicAddress) -> None:
-        """If the topic's pool does not answer, the courier will do it."""
+        """If the topic's pool does not answer, the courier sets them later."""
         try:
             await self.topics.set_rules(self._engine(address.pool), address)
         except DuetimeError as error:
@@ -133,7 +133,7 @@ class TopicService:
 
     async def sample_of(self, address: TopicAddress, topic: Topic, body: bytes = b"") -> SampleOut:
         """As `sample`, for a topic that need not be registered."""
-        # Imported late: only the server's extra installs the HTTP client, and an SDK without it can do all the rest.
+        # Imported late: only the server's extra installs the HTTP client, and the rest of this module works without it.
         from duetime.callbacks.caller import call_sample  # noqa: PLC0415
 
         sample = await call_sample(topic, address, self._targets, body=body, zone=self._zone)
@@ -237,7 +237,7 @@ class TopicJob(NamedTuple):
 class TopicJobs:
     """A job takes its delay and priority from its topic. Its tries are unlimited, because the topic's cap ends them.
 
-    `zone` is the time zone of times that name none; None means the server's own.
+    `zone` is the time zone of times without one; None means the server's own.
     """
 
     def __init__(self, engine: Callable[[str], Engine], topics: TopicRegistry, *, zone: tzinfo | None = None) -> None:

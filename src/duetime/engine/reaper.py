@@ -15,7 +15,7 @@ LONGEST_REST_S = 1.0
 STEP = 500
 
 Reap = Callable[[int], Awaitable[Reaped]]
-"""One step of the store; at most that many jobs."""
+"""One reap of the store, for at most this many jobs."""
 
 
 class Reaper:
@@ -27,7 +27,7 @@ class Reaper:
         self._wake_at = float("inf")
 
     def expect(self, in_s: float) -> None:
-        """A lease given out now ends in that many seconds."""
+        """A lease that begins now ends after this many seconds."""
         at = asyncio.get_running_loop().time() + in_s
         if at < self._wake_at:
             self._wake_at = at

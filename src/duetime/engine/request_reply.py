@@ -12,9 +12,9 @@ from duetime.model.names import Queue, check_queue
 
 
 async def begin_call(engine: Engine, queue: Queue, job: NewJob, if_exists: IfExists) -> Queue:
-    """Push the job; returns the queue to wait on. Repeating it with the same id and keep goes on waiting.
+    """Push the job; returns the queue to wait on. A repeated call with the same id and keep waits for the same answer.
 
-    An answer that is ready did not reach the caller before: the job has run and is not pushed again.
+    If an answer is ready, an earlier caller did not get it: the job has run and is not pushed again.
     """
     answers = check_queue(queue.namespace, job.id)
     if answers == queue:
@@ -30,7 +30,7 @@ async def begin_call(engine: Engine, queue: Queue, job: NewJob, if_exists: IfExi
 
 
 def answer_of(answers: Queue, found: list[Delivery]) -> Delivery:
-    """The delivery of the answer. Raises NoAnswer without one; the job stays then."""
+    """The delivery of the answer. Raises NoAnswer if there is none; then the job stays in its queue."""
     if not found:
         raise NoAnswer(f"call {answers.name!r} got no answer in time; its job stays in the queue", id=answers.name)
     return found[0]

@@ -1,7 +1,7 @@
 """How many connections each worker process has, in memory that all of them share.
 
-The process that is scheduled first would take a whole rush of clients from a shared socket, and keep them for as long
-as they stay. A worker that is well ahead of another leaves the next connection to that one for a moment.
+Without it, the process that is scheduled first would accept a whole rush of clients from a shared socket. A worker that
+has clearly more clients than another leaves the next connections to that one for a moment.
 """
 
 import mmap
@@ -25,7 +25,7 @@ class ConnectionBalance:
 
     @classmethod
     def create(cls) -> "ConnectionBalance | None":
-        """None where the system has no anonymous shared memory; then no process waits for another."""
+        """Returns None if the system has no anonymous shared memory; then no process waits for another."""
         if not hasattr(os, "memfd_create"):
             return None
         file = os.memfd_create("duetime-balance")
@@ -43,7 +43,7 @@ class ConnectionBalance:
         self._counts[self._slot if slot is None else slot] = NOBODY
 
     def is_ahead(self) -> bool:
-        """Another process has clearly fewer connections."""
+        """Returns whether another process has clearly fewer connections."""
         mine = self._counts[self._slot]
         bound = mine - SLACK - mine // 8
         if bound < 0:

@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
             if self._linger_left < 0:
                 self.transport.abort()
         elif self._writable is not None if self._exchange is None else not self._exchange.more_body:
-            self._hold(data)
+            self._buffer(data)
         elif len(data) <= SLICE:
             self._feed(data)
         else:
@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._written()
         if self._exchange is None and not self._lingering:
-            self._go_on()
+            self._serve_next()
 
     def _written(self) -> None:
         if self._writable is not None:
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
 
     # --- in
 
-    def _hold(self, data: bytes | memoryview) -> None:
+    def _buffer(self, data: bytes | memoryview) -> None:
         self._held += data
         if not self._charge_unparsed():
             self._refuse(503, FULL)
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
             if self._lingering:
                 return
             if self._exchange is not None and not self._exchange.more_body:
-                self._hold(view[at:])
+                self._buffer(view[at:])
                 return
             self._feed(view[at : at + SLICE])
 
@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
                     self._decline_upgrade()
                     data = data[upgrade.args[0] :]
                 if data and self._receiving is None:
-                    self._hold(data)
+                    self._buffer(data)
                     break
         except httptools.HttpParserError as error:
             cause = error.__context__
@@ -326,13 +326,13 @@ class Connection(asyncio.Protocol):
         """The whole answer is written."""
         self._exchange = None
         if exchange.keep:
-            self._go_on()
+            self._serve_next()
         else:
             if not exchange.more_body:
                 self._idle_from = 0.0  # all of its request was read, so closing first loses nothing
             self._linger()
 
-    def _go_on(self) -> None:
+    def _serve_next(self) -> None:
         if self._writable is not None:  # no further answers for a client that does not read the earlier ones
             return
         self._idle_from = self._service.clock()

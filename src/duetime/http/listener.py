@@ -28,7 +28,7 @@ IDLE_GRACE_S = 0.5
 
 
 AT_ONCE = 4
-"""Connections accepted before other processes, and this one's clients, have their turn."""
+"""Connections accepted in a row, before other processes and the clients of this one get a turn."""
 LAST_ONES = 4096
 """Connections accepted from the queue of a socket that closes; more than any backlog."""
 PAUSE_S = 0.25
@@ -38,7 +38,7 @@ OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOME
 
 YIELD_S = 0.003
 YIELDS = 5
-"""How often, and for how long, a process that has more clients than another leaves the next ones to it."""
+"""How often, and for how long, a process with more clients leaves new ones to another process."""
 
 
 class Acceptor:

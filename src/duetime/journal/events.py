@@ -51,9 +51,9 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     The reason "repeated" marks an entry that is written because the process that changed the store may have died
     before it could write one (decision 020). Accepted or replaced, repeated, shows the job as the store had it at
-    `ts`; the job began at `born`, and its `ttl` counts from there. Acked, repeated, says that the job was gone when it
-    was acked; this is the job's end if no entry has another end or a higher attempt. Without a `born` it is about
-    whichever job had the id until `ts`.
+    `ts`; the job began at `born`, and its `ttl` counts from there. Acked, repeated, says that the job no longer
+    existed when it was acked; this is the job's end if no entry has another end or a higher attempt. Without a `born`
+    it is about the job that had the id until `ts`.
     """
 
     ts: int

@@ -1,4 +1,4 @@
-"""What is done with journals that have ended and segments that are sealed: close, ship, delete.
+"""Maintains journals that have ended and segments that are sealed: closes, ships and deletes them.
 
 - **Close** the journal of a process that died. The open segment is sealed after its last valid line, with a `closed`
   entry appended. A line that was cut off when the process died is removed: nobody got an answer that relied on it.
@@ -231,7 +231,7 @@ def shipped(node: Path) -> set[str]:
 
 
 def delete_old(options: JournalOptions, own: str) -> list[Path]:
-    """Delete what may go now; answers the deleted segments. `own` is the node of this process. Raises OSError."""
+    """Delete old segments and folders; returns the segments. `own` is the node of this process. Raises OSError."""
     ours = [node for node in own_nodes(options.folder) if node.name == own or not is_alive(node)]
     gone: list[Path] = []
     for kept in _too_many(options, ours):

@@ -26,7 +26,7 @@ HEARTBEAT_S = 5.0
 HOUSEKEEPING_S = 10.0
 
 Pulse = Callable[[], int]
-"""A store time before which nothing more will be recorded for a pool."""
+"""Returns a store time; all later entries for the pool are about events after it."""
 Renew = Callable[[], Awaitable[None]]
 """Writes the records of the pool's journal again if its store was wiped. May raise DuetimeError."""
 
@@ -51,7 +51,7 @@ class Journal:
         return self
 
     def release(self, pool: str) -> None:
-        """The pool's store is closed, so its records are no longer renewed. Its heartbeats go on, because they stay
+        """The pool's store is closed, so stop renewing its records. Its heartbeats continue, because they remain
         true: this node can change nothing in the pool any more.
         """
         self._renewals.pop(pool, None)
@@ -159,7 +159,7 @@ class Journal:
     def _ship(self, shipper: Shipper) -> None:
         try:
             shipper.run_once()
-        except Exception as error:  # each file system's library has errors of its own
+        except Exception as error:  # each library of a file system has its own errors
             log.warning("journal_not_shipped", extra={"error": str(error), "waiting": shipper.waiting})
 
 

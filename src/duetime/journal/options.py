@@ -128,7 +128,7 @@ def embedded_options(
     *,
     nodes: Mapping[str, RegisteredNode] = {},
 ) -> JournalOptions | None:
-    """The options for an engine in somebody's program. None if the journal is off, or the store is in memory.
+    """The options for an engine that is embedded in a program. None if the journal is off, or the store is in memory.
 
     The folder is `journal` if given, else DUETIME_JOURNAL, else next to a SQLite file, else where another of the pool's
     `nodes` writes on this host, else a folder of the user's. The other variables of the journal count as well. All

@@ -1,4 +1,4 @@
-"""What a pool's registry says of its journal: since when the pool journals, and which programs are its nodes.
+"""The records in a pool's registry about its journal: when the journal began, and which programs are its nodes.
 
 Audit and reconcile cover all events after the pool's journal began. Every engine that opens from then on journals,
 unless its journal is off.
@@ -35,7 +35,7 @@ NODE_KIND = "journal_node"
 
 RENEW_EVERY_S = 20.0
 STALE_MS = 60_000
-"""A node without a journal that did not renew its record for so long was killed."""
+"""A node without a journal that has not renewed its record for this long was killed."""
 
 
 # --- the pool
@@ -55,9 +55,9 @@ async def find_journaling(store: Store) -> Journaling | None:
 
 
 async def begin_journaling(store: Store, pool: str) -> Journaling:
-    """Make the pool one that journals, if it is not yet; answers the record. Idempotent.
+    """Make the pool one that journals, if it is not yet; returns the record. Idempotent.
 
-    Programs that run without a journal are named in a warning: what they do is missing from it.
+    A warning lists the running programs without a journal, because their entries are missing.
     """
     while (found := await find_journaling(store)) is None:
         await put_journaling(store, Journaling((await store.ping()).now, pool))
@@ -70,7 +70,7 @@ async def begin_journaling(store: Store, pool: str) -> Journaling:
 async def put_journaling(store: Store, journaling: Journaling) -> None:
     """Write the record if there is none."""
     if await find_journaling(store) is None:
-        with suppress(VersionConflict):  # somebody else was quicker
+        with suppress(VersionConflict):  # another process was quicker
             await store.registry.put(POOL_KIND, POOL_KEY, msgspec.json.encode(journaling), if_version=0)
 
 
@@ -81,7 +81,7 @@ async def end_journaling(store: Store) -> bool:
 
 
 def refusal_without_journal(journaling: Journaling) -> InvalidSettings:
-    """Why a load without a journal must not push into this pool."""
+    """The error for a load without a journal into this pool."""
     return InvalidSettings(
         f"the pool {journaling.pool!r} has journaled since {rfc3339(journaling.since)}, and what bypasses the journal "
         "cannot be audited or brought back: name a folder with --journal, DUETIME_JOURNAL, journal in duetime.toml or "
@@ -111,7 +111,7 @@ class RegisteredNode(Struct, frozen=True, omit_defaults=True):
     seen_at: int = 0
 
     def lacks_entries(self, since: int) -> bool:
-        """Whether the node has no journal and may have made changes after `since`, when the pool's journal began."""
+        """Returns whether the node has no journal and may have changed jobs after the pool's began (`since`)."""
         return not self.journal and self.seen_at >= since - STALE_MS
 
 
@@ -216,7 +216,7 @@ class NodeRegistration:
         await run_duty(Rounds("node renewal", renew), first_after_s=RENEW_EVERY_S, survives_bugs=True)
 
     async def withdraw(self) -> None:
-        """The engine without a journal has stopped: its record goes."""
+        """The engine without a journal has stopped: remove its record."""
         async with self._making:
             was_made, self.is_made, self._has_ended = self.is_made, False, True
             if was_made:
@@ -236,7 +236,7 @@ class NodeRegistration:
     async def restore(self) -> None:
         """Write the copied records again into a store that was wiped."""
         for node, value in self._copied.items():
-            with suppress(VersionConflict):  # somebody else was quicker
+            with suppress(VersionConflict):  # another process was quicker
                 await self._store.registry.put(NODE_KIND, node, value, if_version=0)
         self._version = 0
 

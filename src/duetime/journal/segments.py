@@ -44,7 +44,7 @@ def sealed_name(first: int, last: int) -> str:
 
 
 def parse(path: Path) -> Segment | None:
-    """None for files that are no segments."""
+    """The segment that the file name describes, None if it is not a segment."""
     if match := _SEALED.fullmatch(path.name):
         return Segment(path, int(match[1]), int(match[2]))
     if match := _OPEN.fullmatch(path.name):
@@ -113,7 +113,7 @@ class Lock:
         return cls(handle, path)
 
     def release(self, *, ended: bool) -> None:
-        """`ended`: nothing will ever be written into the folder again, so the lock file is deleted."""
+        """With `ended`, nothing will be written into the folder any more, so the lock file is deleted."""
         if ended:
             self.path.unlink(missing_ok=True)
         self.close()

@@ -1,4 +1,4 @@
-"""Meters for the hot path: plain numbers that are counted up, and become metrics when somebody asks.
+"""Meters for the hot path: plain numbers, which become metrics when they are read.
 
 A meter belongs to one event loop and takes no lock. Code that counts often keeps the meter itself
 (`pushed = family.of("q")`, then `pushed.value += 1`), because finding it by its labels costs more than counting.

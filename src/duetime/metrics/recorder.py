@@ -1,6 +1,6 @@
-"""Feeds an engine's metrics: which jobs moved, how many requests share a call, and how long the store takes.
+"""Records the metrics of an engine: moves of jobs, requests per store call, and the time of store calls.
 
-The recorder times the steps of the engine. `TimedStore` times what is no step: extending leases, reading, changing
+The recorder times the steps of the engine. `TimedStore` times all other calls: extending leases, reading, changing
 rules. Neither changes anything; a call costs one reading of the clock before and one after, and a few additions per
 job.
 
@@ -272,7 +272,7 @@ class PoolMeters:
 
 
 class TimedStore(ForwardingStore):
-    """Measures the time of the calls that are no steps, and counts those that failed. Steps pass straight through."""
+    """Measures the calls that are not steps: their time, and how many failed. Steps are passed on unchanged."""
 
     def __init__(self, inner: Store, meters: PoolMeters) -> None:
         super().__init__(inner)

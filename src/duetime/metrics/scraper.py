@@ -1,4 +1,4 @@
-"""Reads the metrics of the whole server, whichever of its processes is asked: for /metrics, and for OTLP.
+"""Reads the metrics of the whole server in any of its processes: for /metrics, and for OTLP.
 
 Each process sends a snapshot of its counters. The process that was asked adds the snapshots up, and reads the numbers
 of jobs and the totals from the stores. The supervisor remembers the counters of processes that ended

@@ -109,7 +109,7 @@ class EndedProcesses:
             return
 
     def keep(self, alive: Collection[str]) -> None:
-        """Move the counters of all processes that are not alive to the past."""
+        """Add the counters of all processes that are not alive to those of the past."""
         gone = [self._present.pop(process) for process in set(self._present) - set(alive)]
         self._past = merge([self._past, *map(without_levels, gone)])
 

@@ -39,7 +39,7 @@ def health_routes(
     """`companions` run with the listeners; `detailed` shows the names of pools and stores, for admins."""
 
     async def healthz(request: Request) -> Response:
-        stores, dead = await _look(pools), dead_loops(companions)
+        stores, dead = await _check_pools(pools), dead_loops(companions)
         healthy = all(store["status"] == "ok" for store in stores.values()) and not dead
         report: dict[str, Any] = {"status": "ok" if healthy else "degraded", "version": __version__}
         if detailed:
@@ -51,7 +51,7 @@ def health_routes(
     async def readyz(request: Request) -> Response:
         if draining.is_set():
             return _json(503, {"status": "draining"})
-        stores = await _look(pools)
+        stores = await _check_pools(pools)
         down = [name for name, store in stores.items() if store["status"] != "ok"] + dead_loops(companions)
         report: dict[str, Any] = {"status": "not ready" if down else "ready"}
         if detailed and down:
@@ -61,7 +61,7 @@ def health_routes(
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
 
 
-async def _look(pools: Pools) -> dict[str, dict[str, Any]]:
+async def _check_pools(pools: Pools) -> dict[str, dict[str, Any]]:
     names = sorted({*pools.names, *pools.errors()})
     return dict(zip(names, await asyncio.gather(*(_ping(pools, name) for name in names)), strict=True))
 

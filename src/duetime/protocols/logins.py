@@ -78,11 +78,11 @@ class Logins:
     async def attempt(self, scope: Scope, name: str, check: Callable[[], Awaitable[T]]) -> T:
         """What `check` returns; the attempt stays counted if it raises. Raises TooManyRequests."""
         client = scope["client"][0] if scope.get("client") else "socket"
-        by_address = await self._limits.take(f"login/address/{client}", PER_ADDRESS, WINDOW_MS)
-        by_name = await self._limits.take(f"login/name/{name[:64]}", PER_NAME, WINDOW_MS)
+        by_address = await self._limits.count(f"login/address/{client}", PER_ADDRESS, WINDOW_MS)
+        by_name = await self._limits.count(f"login/name/{name[:64]}", PER_NAME, WINDOW_MS)
         found = await check()
-        await self._limits.give_back(by_address)
-        await self._limits.give_back(by_name)
+        await self._limits.refund(by_address)
+        await self._limits.refund(by_name)
         return found
 
     async def matches(self, hashed: str | None, password: str) -> bool:

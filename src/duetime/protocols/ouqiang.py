@@ -48,7 +48,7 @@ class PushMessage(Struct):
     body: str = ""
 
     def checked(self, namespace: str) -> "PushMessage":
-        """Trimmed, and within the ranges of the protocol and of our names. Raises InvalidRequest."""
+        """A trimmed copy, checked against the ranges of the protocol and the rules for names. Raises InvalidRequest."""
         job_id, topic = not_empty("id", self.id), not_empty("topic", self.topic)
         push = PushMessage(topic, job_id, self.delay, self.ttr, self.body.strip())
         if not 1 <= push.delay <= MAX_DELAY_S:
@@ -86,7 +86,7 @@ class FoundJob(Struct, frozen=True):
 
 
 def parse(body: bytes, kind: type[Struct]) -> Any:
-    """Raises InvalidRequest that says where it does not fit."""
+    """Raises InvalidRequest with the place of the error."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -137,7 +137,7 @@ class OuqiangJobs:
         await asyncio.gather(*(engine.cancel(one, [push.id]) for one in others))
 
     async def pop(self, topics: str, wait_ms: int = POP_WAIT_MS) -> tuple[Delivery, Popped] | None:
-        """A topic whose name no queue can have never has a job. Raises InvalidRequest for too many topics."""
+        """A topic that cannot be the name of a queue never has a job. Raises InvalidRequest for too many topics."""
         queues = self._named(topics)
         engine = self._engine()
         loop = asyncio.get_running_loop()
@@ -160,7 +160,7 @@ class OuqiangJobs:
         return None
 
     async def finish(self, job_id: str) -> None:
-        """Removes the job from whatever queue it is in; an unknown id is no error."""
+        """Removes the job from the queue that it is in. An unknown id is no error."""
         engine = self._engine()
         first = self._seen.pop(job_id, None)
         if first is not None:
@@ -254,13 +254,13 @@ class OuqiangApp:
         if scope["type"] != "http":
             return
         handler = self._paths.get(scope["path"])
-        taken: list[Delivery] = []
-        scope["duetime.taken"] = taken
+        delivered: list[Delivery] = []
+        scope["duetime.delivered"] = delivered
         status, body = (404, NOT_FOUND) if handler is None else (200, await self._answer(handler, scope, receive))
         try:
             await send_answer(scope, send, status, HEADERS, body)
         except OSError:
-            for delivery in taken:
+            for delivery in delivered:
                 await self._jobs.give_back(delivery)
 
     async def _answer(
@@ -297,7 +297,7 @@ class OuqiangApp:
         if found is None:
             return answer(0, "no job")
         delivery, popped = found
-        scope["duetime.taken"].append(delivery)
+        scope["duetime.delivered"].append(delivery)
         return answer(0, "popped", popped)
 
     async def _finish(self, scope: Scope, receive: Receive, body: bytes) -> bytes:
@@ -313,7 +313,7 @@ class OuqiangApp:
 
 
 def _id(named: Named) -> str | None:
-    """None for an id that no job can have. This protocol treats it as an unknown id, which is no error."""
+    """None for an id that is not valid. This protocol treats it as an unknown id, which is no error."""
     job_id = not_empty("id", named.id)
     try:
         return check_id(job_id)

@@ -102,7 +102,7 @@ class PhpAdminApp:
             return
         address = await self._find(number)
         if fields.get("topic", address.queue.name).strip() != address.queue.name:
-            raise InvalidRequest("the key of a topic cannot be changed: add another topic")
+            raise InvalidRequest("key of a topic cannot be changed: add another topic")
         await self._topics.edit(address, values)
 
     async def _delete(self, fields: PhpFields) -> None:

@@ -48,7 +48,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Slot(NamedTuple):
-    """What a request counts in a window. `until` is the end of the window on this process's clock."""
+    """The count of one request in a window. `until` is the end of the window on this process's clock."""
 
     counter: str
     life_ms: int
@@ -65,7 +65,7 @@ class RateLimits:
     # --- for the protocols
 
     async def spend(self, token: Token, side: Side) -> Slot | None:
-        """Take a slot; None where the token has no limit. Raises TooManyRequests with `retry_after_s`."""
+        """Count a request; None if its token has no limit. Raises TooManyRequests with `retry_after_s`."""
         record = self._registry_copy.get(KIND, token.key)
         if record is None:
             return None
@@ -73,17 +73,17 @@ class RateLimits:
         allowed = limit.of(side)
         if allowed <= 0:
             return None
-        return await self.take(f"{KIND}/{token.key}/{side}", allowed, min(limit.interval, LONGEST_S) * 1000)
+        return await self.count(f"{KIND}/{token.key}/{side}", allowed, min(limit.interval, LONGEST_S) * 1000)
 
-    async def take(self, name: str, allowed: int, life_ms: int) -> Slot:
-        """Count in the window of that name. Raises TooManyRequests with `retry_after_s`."""
+    async def count(self, name: str, allowed: int, life_ms: int) -> Slot:
+        """Count a request in the window of this name. Raises TooManyRequests with `retry_after_s`."""
         counter = await self._registry().increment(name, life_ms=life_ms)
         if counter.value > allowed:
             raise TooManyRequests(retry_after_s=max(1, math.ceil(counter.left_ms / 1000)))
         return Slot(name, life_ms, time.monotonic() + counter.left_ms / 1000, allowed)
 
     async def widen(self, slot: Slot, amount: int) -> Slot:
-        """Let the request of this slot count `amount` times. Raises TooManyRequests; the slot stays as it was then."""
+        """Count the request of this slot `amount` times. Raises TooManyRequests, and then leaves the slot unchanged."""
         if amount > slot.allowed:
             raise TooManyRequests(
                 f"batch must fit the token's limit of {slot.allowed} per interval, got {amount} jobs: send fewer at a "
@@ -94,12 +94,12 @@ class RateLimits:
         more = amount - slot.amount
         counter = await self._registry().increment(slot.counter, more, life_ms=slot.life_ms)
         if counter.value > slot.allowed:
-            await self.give_back(slot._replace(amount=more))
+            await self.refund(slot._replace(amount=more))
             raise TooManyRequests(retry_after_s=max(1, math.ceil(counter.left_ms / 1000)))
         return wide
 
-    async def give_back(self, slot: Slot) -> None:
-        """The request failed: its slot is free again, unless the window has ended or the registry does not answer."""
+    async def refund(self, slot: Slot) -> None:
+        """Uncount a failed request, unless its window has ended or the registry does not answer."""
         if time.monotonic() < slot.until:
             try:
                 await self._registry().increment(slot.counter, -slot.amount, life_ms=slot.life_ms)

@@ -36,17 +36,17 @@ MAX_RUN = 100
 
 
 class BadFrame(Exception):
-    """What came is no frame. The connection must be closed."""
+    """The received bytes are not a frame. The connection must be closed."""
 
 
 class Frames:
-    """Give it what arrives; it gives back what is complete."""
+    """Collects the received bytes and returns complete frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Raises BadFrame where a length is expected and something else comes; frames before it are given first."""
+        """Yields the complete frames. Raises BadFrame after them if the next length is not valid."""
         self._buffer += data
         while len(self._buffer) >= HEAD:
             length = _length(bytes(self._buffer[:HEAD]))
@@ -56,20 +56,20 @@ class Frames:
             del self._buffer[: HEAD + length]
             yield frame
         if self._buffer and not self._buffer.isdigit():
-            raise BadFrame(f"a length is {HEAD} digits, not {bytes(self._buffer)!r}")
+            raise BadFrame(f"length of a frame must be {HEAD} digits, got {bytes(self._buffer)!r}")
 
 
 def _length(head: bytes) -> int:
     if not head.isdigit() or head == b"0000":
-        raise BadFrame(f"a length is {HEAD} digits, not {head!r}")
+        raise BadFrame(f"length of a frame must be {HEAD} digits, got {head!r}")
     return int(head)
 
 
 def frame(value: Any) -> bytes:
-    """Raises OverflowError for what does not fit into one."""
+    """Raises OverflowError if the text does not fit into one frame."""
     text = msgspec.json.encode(value)
     if len(text) > MAX_FRAME:
-        raise OverflowError(f"a frame has at most {MAX_FRAME} bytes, not {len(text)}")
+        raise OverflowError(f"frame must have at most {MAX_FRAME} bytes, got {len(text)}")
     return b"%04d%b" % (len(text), text)
 
 
@@ -101,7 +101,7 @@ class Commands:
         self._rules = rules
 
     async def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """None where the protocol has no reply."""
+        """Returns None if the protocol has no reply."""
         command = request.get("cmd")
         if command not in ("add", "get", "del"):
             log.info("unknown_command", extra={"command": repr(command)[:40]})
@@ -156,7 +156,7 @@ class Commands:
 
 
 def _text(request: dict[str, Any], key: str) -> str:
-    """PHP clients send numbers where they have numbers."""
+    """Text, or a number, which PHP clients also send."""
     value = request.get(key)
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InvalidRequest(f"{key} must be text or a number")
@@ -218,7 +218,7 @@ BACKLOG = 5000
 
 
 class CommandLog(Protocol):
-    """Where a line per request goes, if anywhere."""
+    """Writes a line for each request."""
 
     def command(self, name: str, *, ip: str, done: bool, elapsed_s: float) -> None: ...
 
@@ -232,7 +232,7 @@ class TcpOptions:
 
 
 class TcpServer:
-    """Serves the sockets that it was made with, between `start` and `stop`."""
+    """Serves its sockets between `start` and `stop`."""
 
     def __init__(self, commands: Commands, sockets: Sequence[socket.socket], options: TcpOptions | None = None) -> None:
         self._commands = commands
@@ -292,7 +292,7 @@ class TcpServer:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_idle: asyncio.Event
     ) -> None:
         frames = Frames()
-        # Read now: uvloop has no address of a connection that was closed meanwhile.
+        # Read now: uvloop has no address of a connection once it is closed.
         peer: tuple[str, int] | None = None if writer.is_closing() else writer.get_extra_info("peername")
         while not self._draining:
             is_idle.set()
@@ -308,7 +308,7 @@ class TcpServer:
                 answers = await self._commands.answer_adds(run)
                 elapsed_s = time.perf_counter() - began
                 for request, answer in zip(run, answers, strict=True):
-                    self._note(request, answer, peer, elapsed_s)
+                    self._write_access_line(request, answer, peer, elapsed_s)
                     if answer is not None:
                         replies += _framed(answer)
                 if len(replies) >= CHUNK:
@@ -328,7 +328,7 @@ class TcpServer:
                 async with asyncio.timeout(self._options.idle_s):  # a client that sends and never reads counts as idle
                     await writer.drain()
 
-    def _note(
+    def _write_access_line(
         self, request: dict[str, Any], answer: dict[str, Any] | None, peer: tuple[str, int] | None, elapsed_s: float
     ) -> None:
         if self._options.access_log is not None:
@@ -345,7 +345,7 @@ def _decode(text: bytes) -> dict[str, Any]:
 
 
 def _requests(frames: Frames, data: bytes) -> tuple[list[dict[str, Any]], BadFrame | None]:
-    """The requests that are complete, and what is wrong after them."""
+    """The complete requests, and the error that follows them, if any."""
     requests: list[dict[str, Any]] = []
     try:
         for text in frames.feed(data):

@@ -1,4 +1,4 @@
-"""Tokens: who may do what in which namespace.
+"""Tokens: what their bearers may do, and in which namespace.
 
 A token is valid for one (pool, namespace) pair. Only its SHA-256 is kept, in the registry; the secret is shown once, in
 the answer to its creation, and everywhere else a short label (the start of the hash) is shown in its place. A lookup
@@ -29,7 +29,7 @@ from duetime.stores.registry import Record, Registry
 
 KIND = "token"
 LENGTH = 26
-"""Characters of a token that we make: 130 random bits, in the format of the ids that lmstfy's clients expect."""
+"""Characters of a new token: 130 random bits, in the format of the ids that lmstfy's clients expect."""
 LABEL = 8
 DIGESTS = 1024
 LONGEST_REMEMBERED = 128
@@ -46,7 +46,7 @@ class Access(StrEnum):
 
 EVERYTHING = frozenset(Access)
 READ_WRITE = frozenset({Access.READ, Access.WRITE})
-"""What a new token may do unless more is asked for."""
+"""The scopes of a new token by default."""
 
 
 class Token(NamedTuple):
@@ -75,7 +75,7 @@ class Token(NamedTuple):
     def require(self, access: str) -> None:
         """Raises Forbidden."""
         if access not in self.scopes:
-            raise Forbidden(f"this token does not allow {access}")
+            raise Forbidden(f"token must have the scope {access}")
 
 
 class TokenRecord(msgspec.Struct, frozen=True):
@@ -182,7 +182,7 @@ class Tokens:
         key = f"{pool}/{namespace}/{digest}"
         record = self._registry_copy.get(KIND, key)
         if record is None:
-            # It may have been made by another process a moment ago.
+            # Another process may have made the token a moment ago.
             await self._registry_copy.refresh()
             record = self._registry_copy.get(KIND, key)
             if record is None:
@@ -234,7 +234,7 @@ class Tokens:
         return secret
 
     async def delete(self, token: Token) -> None:
-        """Revoke: refused here immediately, and by every other process within a second."""
+        """Revoke a token. This process refuses it immediately, every other one within a second."""
         await self._registry().delete(KIND, token.key)
         self._decoded.pop(token.key, None)
         await self._registry_copy.refresh()

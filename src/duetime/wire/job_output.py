@@ -50,7 +50,7 @@ def last_lines(lines: Sequence[str]) -> list[str]:
 
 
 def output_names(queue: Queue, job_id: str, number: int, lines: Sequence[str]) -> list[str]:
-    """The counters of one writing. `number` must be higher than that of the writing before it."""
+    """The counters of one writing. `number` must be higher than that of the previous writing."""
     text = "\n".join(lines)
     parts = [text[at : at + PART] for at in range(0, len(text), PART)]
     prefix = f"{_prefix(queue, job_id)}{number}"
@@ -58,7 +58,7 @@ def output_names(queue: Queue, job_id: str, number: int, lines: Sequence[str]) -
 
 
 async def read_output(registry: Registry, queue: Queue, job_id: str) -> OutputOut:
-    """The lines of the last complete writing. Anybody with a token may add counters, so any other name is skipped."""
+    """The lines of the last complete writing. Clients with a token may add counters, so any other name is skipped."""
     prefix = counter_name(queue.namespace, _prefix(queue, job_id))
     writings: dict[int, dict[int, str]] = {}
     sizes: dict[int, int] = {}

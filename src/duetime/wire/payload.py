@@ -15,13 +15,13 @@ PREVIEW = 80
 TICKS = "duetime.recurring"
 """The queue of the recurring tasks of a namespace: one job per schedule, due at its next run."""
 RESTARTS = "restarts"
-"""The counter whose change has every worker of a namespace exit."""
+"""When this counter changes, every worker of the namespace exits."""
 PAUSED_TASKS = "paused-tasks"
 """The counter of the tasks whose jobs no worker of a namespace begins; each has a counter of its own as well."""
 UNKNOWN_TASKS = "unknown-tasks"
 """The counter of deliveries to workers that do not know the task; next to it is a counter for each queue and task."""
 UNKNOWN_LIFE_MS = 600_000
-"""How long these counters live from their first delivery on."""
+"""The life of these counters from the first delivery."""
 PAUSES = "pauses"
 """The counter that is above 0 while the workers of a namespace take no new jobs."""
 
@@ -104,7 +104,7 @@ _foreign = msgspec.json.Decoder(ForeignPayload)
 
 
 def read(body: bytes) -> Payload:
-    """Raises one of `NOT_JSON` for anything that is no payload."""
+    """Raises one of `NOT_JSON` if the body is not a payload."""
     try:
         return _exact.decode(body)
     except msgspec.ValidationError:
@@ -112,7 +112,7 @@ def read(body: bytes) -> Payload:
 
 
 def write(payload: Payload, extra: dict[str, Any] | None = None) -> bytes:
-    """The name and the arguments come first, where a preview of the body shows them."""
+    """Write the name and the arguments first, so that a preview of the body shows them."""
     text = msgspec.json.encode(payload)
     if not extra:
         return text

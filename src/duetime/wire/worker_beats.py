@@ -1,4 +1,4 @@
-"""How workers say that they are there: a counter of the registry with a short life, whose name describes the worker.
+"""How workers report that they run: by a counter of the registry with a short life, whose name describes the worker.
 
 A worker adds to a new counter every BEAT_S, `workers/<number of the beat>/<description>`. Its value is the number of
 jobs in the worker's hands, plus one. A worker that ends is forgotten when its last counter's life is over. Before that
@@ -79,7 +79,7 @@ class WorkersOut(msgspec.Struct):
 
 
 def beat_number() -> int:
-    """Rises from beat to beat; a number that stood twice would add two beats up in one counter."""
+    """Rises from beat to beat: two beats with one number would add up in one counter."""
     return int(time.time() * 1000)
 
 
@@ -122,7 +122,7 @@ def read_beats(counters: Mapping[str, int], prefix: str) -> list[tuple[WorkerBea
 
 
 def _latest(counters: Mapping[str, int], prefix: str) -> list[tuple[int, WorkerBeat, int]]:
-    """The last beat of each worker, with its number and the jobs in the worker's hands."""
+    """The last beat of each worker, with its number and the number of its running jobs."""
     found: dict[tuple[str, int], tuple[int, WorkerBeat, int]] = {}
     for number, value, beat in _read(counters, prefix, WorkerBeat):
         if (beat.host, beat.pid) not in found or found[beat.host, beat.pid][0] < number:
@@ -137,4 +137,4 @@ def _read(counters: Mapping[str, int], prefix: str, kind: type[T]) -> Iterator[t
         try:
             yield int(number), value, msgspec.json.decode(text, type=kind)
         except (msgspec.MsgspecError, ValueError):
-            continue  # anybody with a token may add to a counter of any name
+            continue  # a client with a token may add to a counter of any name

@@ -115,8 +115,8 @@ class LmstfyApp:
         try:
             await send_answer(scope, send, answer.status, answer.headers, answer.body, name_header)
         except OSError:
-            if call.taken:
-                await give_back_all(call.engine, call.taken)
+            if call.delivered:
+                await give_back_all(call.engine, call.delivered)
         elapsed_s = time.perf_counter() - started
         pool, namespace = (call.pool, call.namespace) if call.admitted else ("", "")
         method = scope["method"] if scope["method"] in METHODS else ""
@@ -167,7 +167,7 @@ class LmstfyApp:
             status = answer.status
         finally:
             if status not in (200, 201):
-                await self._limits.give_back(slot)
+                await self._limits.refund(slot)
         return answer
 
     def _remember(self, call: LmstfyCall, generation: int, operation: type[LmstfyOperation[Any]]) -> None:

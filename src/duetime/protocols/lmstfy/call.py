@@ -40,12 +40,13 @@ class LmstfyCall:
 
     `queues` is that part of the path as it came; `queue` is the one queue that it names on every route but consume;
     `secret` is the token's, without its pool; `admitted` says that pool and namespace are real, not just asked for;
-    `taken` are the deliveries to give back if the answer does not reach the client.
+    `delivered` are the deliveries to give back if the answer does not reach the client.
     """
 
     __slots__ = (
         "admitted",
         "api",
+        "delivered",
         "engine",
         "job_id",
         "namespace",
@@ -56,7 +57,6 @@ class LmstfyCall:
         "receive",
         "scope",
         "secret",
-        "taken",
     )
 
     engine: Engine
@@ -68,7 +68,7 @@ class LmstfyCall:
         self.query: Mapping[str, str] = {}
         self.api = self.pool = self.namespace = self.queues = self.job_id = self.secret = ""
         self.admitted = False
-        self.taken: Sequence[Delivery] = ()
+        self.delivered: Sequence[Delivery] = ()
 
 
 class LmstfyOperation(Generic[Asked]):

@@ -46,7 +46,7 @@ async def consume(tools: LmstfyTools, call: LmstfyCall) -> LmstfyAnswer:
         return NO_JOB
     if not found:
         return NO_JOB
-    call.taken = found
+    call.delivered = found
     return delivered_answer(tools, call.pool, found, asked)
 
 

@@ -65,7 +65,7 @@ async def _check_counting(request: NativeRequest[CountIn, None], value: int, lif
         )
     if value:
         return
-    # What is bounded is how many there are at a time; the many short ones of rate limits are bounded on their own.
+    # This bounds the counters that exist concurrently; the many short ones of rate limits have a bound of their own.
     span, span_ms = ("minute", MINUTE_MS) if life_ms <= MINUTE_MS else ("day", DAY_MS)
     name = f"counters-started/{request.queue.namespace}/{span}"
     started = await request.engine.store.registry.increment(name, life_ms=span_ms)

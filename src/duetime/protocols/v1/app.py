@@ -97,7 +97,7 @@ class TokenGate:
 
     async def refund(self, slot: Slot) -> None:
         """Gives the slot of a failed request back, so that it does not count."""
-        await self._limits.give_back(slot)
+        await self._limits.refund(slot)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, drawn from the table of routes and the types that validate.
+"""The OpenAPI 3.1 document, generated from the table of routes and the types that validate.
 
 Nothing is written twice: schemas are msgspec's of the messages, parameters those of the query types, errors the classes
 of the tree, examples are messages themselves. /v1/openapi.json serves the document, and /v1/docs the same as a page for
@@ -293,7 +293,7 @@ def _openapi_json() -> Reply:
 
 @functools.cache
 def _docs() -> Reply:
-    # Few processes are ever asked for this page, and importing Jinja2 takes longer than starting the protocol.
+    # Few processes ever serve this page, and the import of Jinja2 takes longer than the start of the protocol.
     from jinja2 import Environment, PackageLoader  # noqa: PLC0415
 
     templates = Environment(loader=PackageLoader("duetime.protocols.v1", ""), autoescape=True, trim_blocks=True)

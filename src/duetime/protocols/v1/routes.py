@@ -74,7 +74,7 @@ R, W, A = (Access.READ,), (Access.WRITE,), (Access.ADMIN,)
 
 @dataclass(frozen=True)
 class Route:
-    """One endpoint. `refuses` are the errors of its own; those that any request may get are not repeated.
+    """One endpoint. `refuses` are its own errors, without those that every request can get.
 
     A token must allow all that the route `needs`. `takes` is the message in the body; an `optional` one may be left
     out. `keyed`: takes an Idempotency-Key. `ends_delivery`: finishes a delivery or renews its lease. `operation` serves

@@ -93,7 +93,7 @@ async def list_namespaces(request: NativeRequest[None, None]) -> Reply:
 async def get_namespace(request: NativeRequest[None, None]) -> Reply:
     info = await request.engine.store.ping()
     for problem in info.problems.values():
-        raise problem  # a client that compares epochs must not take a member that is down for a wiped store
+        raise problem  # a client that compares epochs must not treat a member that is down as a wiped store
     return Reply(200, NamespaceOut(request.queue.namespace, info.epoch, info.now))
 
 
@@ -112,7 +112,7 @@ async def journal_nodes(request: NativeRequest[None, None]) -> Reply:
         for name, one in sorted(nodes.items())
     ]
     journaling = await find_journaling(request.engine.store)
-    # The server writes its entries under its own name of the pool, whatever the store's record calls it.
+    # The server's entries have its own name of the pool, not the one in the store's record.
     return Reply(200, JournalNodesOut(found, request.pool, journaling.since if journaling else 0))
 
 
