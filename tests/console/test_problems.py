@@ -142,7 +142,7 @@ async def test_past_alerts_are_said_in_the_visitor_s_language(boss: Visitor, sto
     past = [PastAlert("x is late", "", 1_794_000_000, 1_794_000_090, key) for key in ("default:late:shop/x", "odd")]
     await store.registry.put(PAST, KEY, msgspec.json.encode(past))
     boss.http.headers["accept-language"] = "zh"
-    await until(lambda: "shop/x 曾延迟" in boss.get("alerts").text)
+    await until(lambda: "shop/x 曾延误" in boss.get("alerts").text)
     assert "x is late" in boss.get("alerts").text
 
 

@@ -61,7 +61,9 @@ def task_of(body: bytes) -> str:
     return (found.displayName or found.name)[:100]
 
 
-class FailedJob(NamedTuple):
+class FailedJob(msgspec.Struct, frozen=True, order=True, gc=False):
+    """There may be a million of these: the garbage collector, for which the API waits, must not visit them."""
+
     dead_at: int
     id: str
     group: str
@@ -121,7 +123,7 @@ class QueueFailures:
 
     def newest_first(self, before: tuple[int, str], group: str) -> Iterator[FailedJob]:
         for chunk in self.chunks:
-            for place in range(bisect_right(chunk, (*before, "\U0010ffff")) - 1, -1, -1):
+            for place in range(bisect_right(chunk, FailedJob(*before, "\U0010ffff")) - 1, -1, -1):
                 job = chunk[place]
                 if (job.dead_at, job.id) < before and group in ("", job.group):
                     yield job

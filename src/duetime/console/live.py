@@ -8,11 +8,10 @@ from typing import NamedTuple
 import msgspec
 
 from duetime.callbacks.failing_topics import TopicTrouble
-from duetime.console.day_totals import DayTotals
-from duetime.console.due_ahead import DueAheadSums
 from duetime.console.meter_samples import KEEP_S, SAMPLE_S, MeterSamples
 from duetime.console.queue_looks import QueueLooks
 from duetime.console.rate_history import RateHistory
+from duetime.console.sums import DayTotals, DueAheadSums, RetryingCounts
 from duetime.engine.pools import Pools
 from duetime.metrics.meters import Labels
 from duetime.metrics.recorder import MetricsRecorder
@@ -60,6 +59,7 @@ class LiveFigures:
         self.looks = QueueLooks(pools)
         self.totals = DayTotals(pools)
         self.due = DueAheadSums(pools, self.looks)
+        self.retrying = RetryingCounts(pools, self.looks)
         self._pools = pools
         self._siblings = siblings
         self.watchers = 0
@@ -77,8 +77,8 @@ class LiveFigures:
             await close()
         await self.meters.__aexit__()
         await self.looks.close()
-        await self.totals.close()
-        await self.due.close()
+        for sums in (self.totals, self.due, self.retrying):
+            await sums.close()
 
     async def _count(self, queues: Sequence[Labels]) -> dict[Labels, Counts]:
         """How many jobs these queues have, of pools that answer."""

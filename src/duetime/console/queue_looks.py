@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from duetime.engine.pools import Pools
 from duetime.model.errors import DuetimeError, NoAnswer
 from duetime.model.job import STEP_JOBS, Counts
@@ -34,7 +36,7 @@ INTERNAL = "duetime."
 """Queues whose names begin so are Duetime's own."""
 
 
-class LiveQueue(NamedTuple):
+class LiveQueue(Struct, frozen=True, gc=False):
     """A queue as its store described it. `head` is when its earliest waiting job is or was due."""
 
     pool: str
@@ -199,20 +201,8 @@ class QueueLooks:
         """What a look shows in all, for sessions that see this pool and namespace; added up once per look."""
         known = self._sums.get((pool, namespace))
         if known is None or known[0] != look.at:
-            lines = [line for line in look.lines if sees(line.pool, line.queue.namespace)]
-            states = ("delayed", "ready", "leased", "dead")
-            sums = LookSums(
-                Counts(**{name: sum(getattr(line.counts, name) for line in lines) for name in states}),
-                len(lines),
-                max(lines, key=lambda line: line.late_ms, default=None),
-                heapq.nlargest(
-                    BUSIEST,
-                    (line for line in lines if not line.is_internal),
-                    lambda one: one.counts.ready + one.counts.leased + one.counts.dead,
-                ),
-            )
             self._sums = {key: one for key, one in self._sums.items() if one[0] == look.at}
-            known = self._sums[pool, namespace] = look.at, sums
+            known = self._sums[pool, namespace] = look.at, _add_up(look.lines, sees)
         return known[1]
 
     async def names(self) -> tuple[list[tuple[str, Queue]], Mapping[str, DuetimeError]]:
@@ -233,6 +223,31 @@ class QueueLooks:
             for line in zip(queues, counted, heads, strict=True):
                 lines[pool, line[0]] = LiveQueue(pool, *line)
         return [lines[place] for place in places]
+
+
+def _add_up(lines: Sequence[LiveQueue], sees: Callable[[str, str], bool]) -> LookSums:
+    """One pass over what may be 20,000 queues, for which the API waits."""
+    seen: dict[tuple[str, str], bool] = {}
+    delayed = ready = leased = dead = queues = late_ms = 0
+    latest: LiveQueue | None = None
+    busy: list[tuple[int, int]] = []
+    for place, line in enumerate(lines):
+        space, counts = (line.pool, line.queue.namespace), line.counts
+        if space not in seen:
+            seen[space] = sees(*space)
+        if not seen[space]:
+            continue
+        queues += 1
+        delayed += counts.delayed
+        ready += counts.ready
+        leased += counts.leased
+        dead += counts.dead
+        if latest is None or (counts.ready and line.late_ms > late_ms):
+            latest, late_ms = line, line.late_ms
+        if not line.queue.name.startswith(INTERNAL):
+            busy.append((counts.ready + counts.leased + counts.dead, -place))
+    busiest = [lines[-place] for _, place in heapq.nlargest(BUSIEST, busy)]
+    return LookSums(Counts(delayed, ready, leased, dead), queues, latest, busiest)
 
 
 def _no_answer(pool: str) -> NoAnswer:

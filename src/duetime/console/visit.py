@@ -138,9 +138,9 @@ def _time(visit: "Visit", at: int, text: str) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(rfc3339(at), title, text)
 
 
-class CompiledTemplates(FileSystemBytecodeCache):
-    """Compiled templates are kept in a private folder of the temporary folder: to compile one takes 10 to 40 ms, and
-    the API would wait for it. A folder that cannot be written keeps no page from being shown.
+class TemplateFiles(FileSystemBytecodeCache):
+    """Compiled templates are kept in a private folder of the temporary folder: to compile one takes 10 to 40 ms. A
+    folder that cannot be written keeps no page from being shown.
     """
 
     def dump_bytecode(self, bucket: Bucket) -> None:
@@ -148,9 +148,9 @@ class CompiledTemplates(FileSystemBytecodeCache):
             super().dump_bytecode(bucket)
 
 
-def _compiled_templates() -> CompiledTemplates | None:
+def _compiled_templates() -> TemplateFiles | None:
     try:
-        return CompiledTemplates()
+        return TemplateFiles()
     except (OSError, RuntimeError):  # the folder cannot be made, or belongs to another user
         return None
 

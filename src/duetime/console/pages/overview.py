@@ -13,7 +13,6 @@ from starlette.responses import Response, StreamingResponse
 
 from duetime.alerts.problems import FIRING
 from duetime.console.charts import Bar
-from duetime.console.due_ahead import DueAhead
 from duetime.console.formats import number
 from duetime.console.live import LiveFigures, ProcessState
 from duetime.console.meter_samples import SPANS_S, JournalLag
@@ -33,6 +32,7 @@ from duetime.console.problems import (
 )
 from duetime.console.queue_looks import LiveQueue, QueueLook
 from duetime.console.rate_history import RatePoint
+from duetime.console.sums import DueAhead
 from duetime.console.visit import Visit, chosen
 from duetime.model.errors import DuetimeError, Forbidden, NoAnswer, VersionConflict
 from duetime.model.humanise import size
@@ -71,12 +71,13 @@ async def show_overview(visit: Visit) -> Response:
     health = await pool_health(visit)
     processes = await live.processes()
     journal = await live.meters.journal() if everything else None
-    ahead = await live.due.read(visit.sees)
+    ahead, retrying = await live.due.read(visit.sees), await live.retrying.read(visit.sees)
     history = live.meters.history("hour")[-60:] if everything and not visit.scope[1] else []
     return visit.page(
         "overview.html",
         counts=sums.counts,
         queues=sums.queues,
+        retrying=retrying,
         counting=not look.is_known,
         point=point,
         sparks={name: [one.rates.get(name, 0) for one in history] for name in ("accepted", "finished", "failed")},

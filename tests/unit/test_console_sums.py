@@ -1,0 +1,53 @@
+"""How many waiting jobs were tried before, counted over all queues of a pool."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from duetime.console import sums
+from duetime.console.queue_looks import QueueLooks
+from duetime.console.sums import Retrying, RetryingCounts
+from duetime.engine.pools import Pools
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
+from duetime.stores.open import open_store
+
+
+@pytest.fixture
+async def pools() -> AsyncIterator[Pools]:
+    async with Pools({"default": "memory:"}, open_store=open_store) as opened:
+        yield opened
+
+
+async def retry(pools: Pools, queue: Queue, jobs: int, *, untried: int = 0) -> None:
+    engine = pools.engine("default")
+    await engine.push(queue, [NewJob(f"{number}", b"x") for number in range(jobs)])
+    for place, delivery in enumerate(await engine.reserve([queue], limit=jobs)):
+        await engine.release(delivery.lease, delay_ms=place % 2 * 3_600_000)
+    await engine.push(queue, [NewJob(f"new-{number}", b"x") for number in range(untried)])
+
+
+async def counted(pools: Pools, namespaces: tuple[str, ...] = ("a", "b")) -> Retrying | None:
+    counts = RetryingCounts(pools, QueueLooks(pools))
+    found = await counts.read(lambda _, namespace: namespace in namespaces, within_s=30)
+    await counts.close()
+    return found
+
+
+async def test_waiting_jobs_that_were_tried_before_are_counted_by_namespace(pools: Pools) -> None:
+    await retry(pools, Queue("a", "mail"), 5, untried=70)
+    await retry(pools, Queue("b", "mail"), 3)
+    await pools.engine("default").push(Queue("a", "calm"), [NewJob("1", b"x")])
+    assert await counted(pools) == Retrying(8, is_whole=True)
+    assert await counted(pools, ("b",)) == Retrying(3, is_whole=True)
+
+
+async def test_a_count_that_was_cut_short_says_so(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "MOST_RETRYING", 50)
+    await retry(pools, Queue("a", "small"), 2)
+    await retry(pools, Queue("b", "large"), 60, untried=60)
+    assert await counted(pools, ("a",)) == Retrying(2, is_whole=True)
+    everything = await counted(pools)
+    assert everything is not None
+    assert not everything.is_whole
+    assert everything.jobs >= 2
