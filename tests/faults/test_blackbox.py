@@ -18,8 +18,9 @@ from tests.faults.blackbox.history import (
     Push,
     check,
 )
-from tests.faults.blackbox.nemesis import ACTIONS, STORES
+from tests.faults.blackbox.nemesis import ACTIONS
 from tests.faults.blackbox.soak import Level, find_growth
+from tests.faults.blackbox.system import STORES
 
 OK, GONE, LOST, REFUSED, UNKNOWN = Outcome
 TOTALS = {"accepted": 3, "acked": 3, "delivered": 4}
@@ -59,12 +60,16 @@ Plant = Callable[[History], object]
 PLANTED: dict[str, tuple[str, Plant]] = {
     "accepted and never delivered": ("lost", lambda h: h.pushes.append(Push("e", 1000, 1010, 0, OK, (1005,)))),
     "delivered and never finished": ("lost", lambda h: h.finishes.pop(0)),
+    "gone, and nobody acked it": (
+        "lost",
+        lambda h: h.finishes.__setitem__(0, Finish("ack", "a", 1001, 1, 1520, GONE)),
+    ),
     "delivered before its delay is over": (
         "early",
         lambda h: h.deliveries.__setitem__(0, Delivery("a", 1001, 1, 1400, 1499, 3510)),
     ),
     "leased again before the lease ended": (
-        "early",
+        "doubled",
         lambda h: h.deliveries.__setitem__(2, Delivery("b", 1002, 2, 3020, 3029, 5040)),
     ),
     "delivered after its ack": ("zombie", lambda h: h.deliveries.append(Delivery("a", 1001, 2, 3500, 3520, 5520))),
@@ -111,6 +116,18 @@ def test_a_planted_fault_is_found(name: str) -> None:
     plant(history)
     totals = TOTALS if fault == "counts" else TOTALS | {"accepted": 9, "acked": 9}
     assert check(history, JOURNALED, Drained(0, totals))[fault]
+
+
+FORGOTTEN = ("delivered after it was gone", "a lease is called lost before its end", "a total below what was accepted")
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_store_that_forgets_is_held_to_the_rest(name: str) -> None:
+    fault, plant = PLANTED[name]
+    history = good_history()
+    plant(history)
+    found = check(history, JOURNALED, Drained(0, TOTALS), forgets=True)
+    assert bool(found[fault]) is (name not in FORGOTTEN)
 
 
 @pytest.mark.parametrize(

@@ -26,14 +26,15 @@ from duetime.model.names import Queue
 from duetime.stores.open import open_store
 from tests.faults.blackbox.clients import PATIENCE_S, Load, now_ms
 from tests.faults.blackbox.history import FAULTS, Drained, History, Journaled, Outcome, check
-from tests.faults.blackbox.nemesis import ACTIONS, STORES, System
+from tests.faults.blackbox.nemesis import ACTIONS
+from tests.faults.blackbox.system import FAILOVERS, STORES, System
 from tests.plugins.until import until
 
 PRODUCERS, CONSUMERS = 6, 4
 DRAIN_S = 90.0
 NAMESPACE = "faults"
 PAGE = Path("build/faults.html")
-COLUMNS = ("accepted", "delivered", "unknown", *FAULTS, "recovery")
+COLUMNS = ("accepted", "delivered", "unknown", "restored", "undone", *FAULTS, "recovery")
 
 
 @dataclass
@@ -48,6 +49,10 @@ class Round:
     harmed_at: int = 0
     healed_at: int = 0
     left: int = -1
+    restored: int = 0
+    """Jobs that the store had lost, and that reconcile put back."""
+    undone: list[str] = field(default_factory=list[str])
+    """Acks and leases that a failover undid."""
     found: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     @property
@@ -64,15 +69,18 @@ class Round:
     def cells(self) -> list[str]:
         history = self.history
         numbers = [len(history.accepted), len(history.deliveries), history.count_unknown()]
+        numbers += [self.restored, len(self.undone)]
         return [*map(str, numbers), *(str(len(self.found[fault])) for fault in FAULTS), f"{self.recovery_s:.2f} s"]
 
 
-async def run_store(kind: str, actions: Sequence[str], *, load_s: float, folder: Path) -> list[Round]:
+async def run_store(
+    kind: str, actions: Sequence[str], *, load_s: float, folder: Path, due_together: int = 0
+) -> list[Round]:
     """All actions that apply to this kind of store, one after another on one system."""
     rounds: list[Round] = []
-    async with System(kind, folder) as system:
+    async with System(kind, folder, due_together=due_together) as system:
         for number, name in enumerate(actions):
-            if ACTIONS[name][1](system):
+            if ACTIONS[name].applies(system):
                 queue = Queue(NAMESPACE, f"q{number}")
                 load = Load(system.api, str(queue), seed=number)
                 rounds.append(await run_round(system, name, queue, load, load_s=load_s))
@@ -82,25 +90,30 @@ async def run_store(kind: str, actions: Sequence[str], *, load_s: float, folder:
 
 
 async def run_round(system: System, name: str, queue: Queue, load: Load, *, load_s: float) -> Round:
-    one = Round(system.kind, name, queue, load.history, began_at=now_ms())
+    """Load, harm, heal, load, drain; if the harm made the store lose jobs, reconcile and drain again."""
+    one, action = Round(system.kind, name, queue, load.history, began_at=now_ms()), ACTIONS[name]
+    system.load = load
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(load.run(producers=PRODUCERS, consumers=CONSUMERS))
         await asyncio.sleep(load_s)
         one.harmed_at = now_ms()
-        await ACTIONS[name][0](system)
+        await action.harm(system)
         one.healed_at = now_ms()
         with suppress(TimeoutError):
             await until(lambda: one.recovery_s < float("inf"), deadline_s=DRAIN_S)
         await asyncio.sleep(load_s)
         load.stop_pushing()
         one.left = await _drain(load)
+        if action.forgets:
+            one.restored = await system.reconcile()
+            one.left = await _drain(load)
         load.is_over.set()
     return one
 
 
 async def _drain(load: Load) -> int:
     """Consumers go on until the queue is empty; the jobs that are left if it never is."""
-    deadline, left = time.monotonic() + DRAIN_S, None
+    deadline, left = time.monotonic() + DRAIN_S + len(load.history.pushes) / 1000, None
     async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
         while left != 0 and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
@@ -118,7 +131,11 @@ async def _judge(system: System, rounds: list[Round]) -> None:
         await store.close()
     for one, total in zip(rounds, totals, strict=True):
         drained = Drained(one.left, msgspec.structs.asdict(total.running), unsound)
-        one.found = check(one.history, _journaled(entries, one.queue), drained)
+        action = ACTIONS[one.action]
+        one.found = check(one.history, _journaled(entries, one.queue), drained, forgets=action.forgets)
+        if action.undoes:
+            one.undone = [*one.found["zombie"], *one.found["doubled"]]
+            one.found |= {"zombie": [], "doubled": []}
 
 
 def _journaled(entries: Iterable[Entry], queue: Queue) -> Journaled:
@@ -209,16 +226,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="make faults", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--stores", default=",".join(STORES), help="comma-separated: %(default)s")
-    parser.add_argument("--actions", default="", help="only actions whose name contains this text")
+    parser.add_argument("--stores", default=",".join(STORES + FAILOVERS), help="comma-separated: %(default)s")
+    parser.add_argument("--due-together", type=int, default=100_000, help="jobs that are due in the same second")
+    parser.add_argument("--actions", default="", help="only actions whose names contain one of these texts")
     parser.add_argument("--load", type=float, default=1.0, help="seconds of load before and after each action")
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
-    actions = [name for name in ACTIONS if given.actions in name]
+    actions = [name for name in ACTIONS if any(part in name for part in given.actions.split(","))]
     rounds: list[Round] = []
     with tempfile.TemporaryDirectory(prefix="duetime-faults-", ignore_cleanup_errors=True) as base:
         for kind in given.stores.split(","):
-            done = asyncio.run(run_store(kind, actions, load_s=given.load, folder=Path(base) / kind))
+            folder, together = Path(base) / kind, given.due_together
+            done = asyncio.run(run_store(kind, actions, load_s=given.load, folder=folder, due_together=together))
             print(write_table(done), flush=True)
             rounds += done
     given.page.parent.mkdir(parents=True, exist_ok=True)

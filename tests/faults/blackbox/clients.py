@@ -21,6 +21,10 @@ PATIENCE_S = 5.0
 PAUSE_S = 0.01
 DELAYS_MS = (0, 0, 50, 300, 1000)
 ACK_TRIES = 3
+STEP_JOBS = 500
+"""The most that a reserve may ask for."""
+TOGETHER_MS = 15_000
+"""How long 100,000 jobs that are due in the same second may take to be pushed."""
 BODY = "x" * 200
 
 
@@ -40,6 +44,7 @@ class Load:
         self._is_full = asyncio.Event()
         self._url = f"{api}/v1/queues/{queue}"
         self._chance = random.Random(seed)
+        self._limit = 5
         self._limits = httpx.Limits(max_keepalive_connections=None, max_connections=None)
 
     async def run(self, *, producers: int, consumers: int) -> None:
@@ -51,6 +56,23 @@ class Load:
 
     def stop_pushing(self) -> None:
         self._is_full.set()
+
+    async def push_together(self, count: int) -> None:
+        """Push so many jobs that are due in the same second, and let consumers reserve many at a time."""
+        self._limit = STEP_JOBS
+        due_at = now_ms() + TOGETHER_MS * (1 + count // 100_000)
+        async with httpx.AsyncClient(timeout=PATIENCE_S * 6) as http:
+            for first in range(0, count, STEP_JOBS):
+                ids = [f"{self._prefix}together-{number}" for number in range(first, min(first + STEP_JOBS, count))]
+                jobs = [{"id": job_id, "body": BODY, "due_at": due_at, "tries": 0} for job_id in ids]
+                outcome, reply = await self._ask(http, "batch", {"jobs": jobs})
+                borns = (
+                    [(one["moved"]["born"],) for one in reply["results"]] if outcome is Outcome.OK else [()] * len(ids)
+                )
+                self.history.pushes += [
+                    Push(job_id, due_at, now_ms(), 0, outcome, born) for job_id, born in zip(ids, borns, strict=True)
+                ]
+        await asyncio.sleep(max(due_at - now_ms(), 0) / 1000)
 
     async def count_left(self, http: httpx.AsyncClient) -> int | None:
         """Jobs in the queue, in any state. None if the server does not say."""
@@ -87,7 +109,7 @@ class Load:
     async def _consume(self, http: httpx.AsyncClient, tasks: asyncio.TaskGroup) -> None:
         while not self.is_over.is_set():
             asked_at = now_ms()
-            outcome, reply = await self._ask(http, "reserve", {"limit": 5, "ttr": TTR_S, "wait": 0.5})
+            outcome, reply = await self._ask(http, "reserve", {"limit": self._limit, "ttr": TTR_S, "wait": 0.5})
             if outcome is not Outcome.OK:
                 await asyncio.sleep(PAUSE_S)
                 continue
@@ -97,7 +119,7 @@ class Load:
                 for one in reply["deliveries"]
             ]
             self.history.deliveries += found
-            fates = [self._chance.random() for _ in found]
+            fates = [self._chance.random() if number < 5 else 0.0 for number in range(len(found))]
             await self._ack(http, [one for one, fate in zip(found, fates, strict=True) if fate < 0.88])
             for one, fate in zip(found, fates, strict=True):
                 if 0.88 <= fate < 0.93:

@@ -102,22 +102,27 @@ FAULTS = ("lost", "early", "zombie", "doubled", "wrong", "unjournaled", "counts"
 """What the checker looks for, in the order of the report."""
 
 
-def check(history: History, journaled: Journaled | None, drained: Drained) -> dict[str, list[str]]:
-    """Everything that is wrong, by the names of FAULTS. `journaled` is None for a server without a journal."""
+def check(
+    history: History, journaled: Journaled | None, drained: Drained, *, forgets: bool = False
+) -> dict[str, list[str]]:
+    """Everything that is wrong, by the names of FAULTS. `journaled` is None for a server without a journal.
+
+    A store that `forgets` may answer that a job or a lease is gone that it has lost; its totals are not compared.
+    """
     return {
         "lost": list(_lost(history)),
-        "early": [*_early(history), *_leased_twice(history)],
-        "zombie": list(_zombies(history)),
-        "doubled": list(_doubled(history)),
-        "wrong": [*_wrongly_refused(history, journaled), *_wrongly_lost(history)],
+        "early": list(_early(history)),
+        "zombie": [*_zombies(history), *([] if forgets else _zombies_after_gone(history))],
+        "doubled": [*_doubled(history), *_leased_twice(history)],
+        "wrong": [*_wrongly_refused(history, journaled), *([] if forgets else _wrongly_lost(history))],
         "unjournaled": list(_unjournaled(history, journaled)) if journaled else [],
-        "counts": list(_miscounted(history, drained)),
+        "counts": [*_left(drained), *([] if forgets else _miscounted(history, drained))],
     }
 
 
 def _lost(history: History) -> Iterable[str]:
     """Accepted jobs that no consumer finished, although consumers went on until the queue was empty."""
-    ended = history.acked(Outcome.OK, Outcome.GONE, Outcome.UNKNOWN)
+    ended = history.acked(Outcome.OK, Outcome.UNKNOWN)
     delivered = {(one.id, one.born) for one in history.deliveries}
     for key in sorted(history.accepted - ended):
         yield f"{key} was accepted and {'never finished' if key in delivered else 'never delivered'}"
@@ -143,16 +148,22 @@ def _leased_twice(history: History) -> Iterable[str]:
 
 
 def _zombies(history: History) -> Iterable[str]:
-    """Deliveries of a job after an attempt of it was acked. An ack that says GONE does not say of which attempt."""
+    """Deliveries of a job after an attempt of it was acked."""
     acked = {(one.id, one.born): one.attempt for one in history.finishes if _is_ack(one, Outcome.OK)}
+    for one in history.deliveries:
+        if one.attempt > acked.get((one.id, one.born), one.attempt):
+            yield f"{one} after an ack of attempt {acked[one.id, one.born]}"
+
+
+def _zombies_after_gone(history: History) -> Iterable[str]:
+    """Deliveries after an ack was told that the job had ended. That answer does not say with which attempt."""
     gone: dict[Key, int] = {}
     for one in history.finishes:
         if _is_ack(one, Outcome.GONE):
             gone[one.id, one.born] = min(one.answered_at, gone.get((one.id, one.born), one.answered_at))
     for one in history.deliveries:
-        key = one.id, one.born
-        if (key in acked and one.attempt > acked[key]) or (key in gone and one.asked_at > gone[key]):
-            yield f"{one} after an ack of attempt {acked.get(key, '?')}"
+        if one.asked_at > gone.get((one.id, one.born), one.asked_at):
+            yield f"{one} after an ack that found no job"
 
 
 def _doubled(history: History) -> Iterable[str]:
@@ -202,10 +213,13 @@ def _unjournaled(history: History, journaled: Journaled) -> Iterable[str]:
         yield f"{key} was acked"
 
 
-def _miscounted(history: History, drained: Drained) -> Iterable[str]:
+def _left(drained: Drained) -> Iterable[str]:
     yield from drained.unsound
     if drained.left:
         yield f"{drained.left} jobs are left"
+
+
+def _miscounted(history: History, drained: Drained) -> Iterable[str]:
     if not drained.totals:
         return
     accepted, acked = drained.totals["accepted"], drained.totals["acked"]

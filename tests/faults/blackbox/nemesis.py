@@ -1,174 +1,63 @@
-"""The system under test, and what the nemesis does to it.
+"""What the nemesis does to a system: `ACTIONS`.
 
-A system is a real server with two worker processes and a journal, its store, and proxies: one between clients and
-server, and one before each server of the store. An action does harm for a while, heals it, and returns; the load goes
-on all the time.
-
-`CLOCK` is a module for the server's Python that shifts the wall clock by as many seconds as a shared file says.
+An action does harm for a while, heals it, and returns; the load goes on all the time. The order of the table counts:
+after a failover there is no primary left that can fail.
 """
 
 import asyncio
 import os
-import shutil
 import signal
-import struct
+import sqlite3
 import subprocess
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack, suppress
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, NamedTuple
 
 import psycopg
 import redis
 
+from duetime.stores.open import open_store
+from duetime.stores.registry import set_drain
+from tests.faults.blackbox.system import FAILOVERS, STORES, System
 from tests.faults.losing_proxy import LosingProxy
-from tests.plugins.database_server import servers
+from tests.plugins import mysql_server, postgres_server
 from tests.plugins.mysql_server import MysqlServer
-from tests.plugins.ports import find_free_port
-from tests.plugins.postgres_server import STORE, PostgresServer
+from tests.plugins.postgres_server import PostgresServer
 from tests.plugins.redis_server import RedisServer
-from tests.plugins.served import ServedProcess, launch_server, processes
+from tests.plugins.redis_topologies import SERVICE, RedisCluster, SentinelSet, ask
+from tests.plugins.served import COMMAND, processes
 from tests.plugins.until import until
 
 HARM_S = 1.5
 HOUR_S = 3600
-DISK = "size=48m"
-CLOCK = """
-import mmap, os, struct, time
-with open(os.environ["CLOCK_FILE"], "r+b") as file:
-    shift = mmap.mmap(file.fileno(), 8)
-wall, wall_ns = time.time, time.time_ns
-def seconds():
-    return struct.unpack_from("q", shift)[0]
-time.time = lambda: wall() + seconds()
-time.time_ns = lambda: wall_ns() + seconds() * 1_000_000_000
-"""
-
-STORES = ("sqlite", "redis", "postgres", "mysql", "group")
-
-StoreServer = RedisServer | PostgresServer | MysqlServer
-
-
-class System:
-    """Opened on one kind of store; `folder` holds its files. SQLite and the journal have file systems of their own
-    if we may mount them, so that they can be filled.
-    """
-
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.kind, self.folder = kind, folder
-        self.servers: list[StoreServer] = []
-        self.ways: list[LosingProxy] = []
-        self.disks: list[Path] = []
-        self._port, self._admin_port = find_free_port(), find_free_port()
-        self._stack = ExitStack()
-        self._proxies = AsyncExitStack()
-
-    async def __aenter__(self) -> "System":
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for name in ("journal", *(["data"] if self.kind == "sqlite" else [])):
-            self._mount(self.folder / name)
-        await asyncio.to_thread(self._start_stores)
-        self.ways = [await self._proxies.enter_async_context(LosingProxy(server.port)) for server in self.servers]
-        self.front = await self._proxies.enter_async_context(LosingProxy(self._port))
-        self.api = f"http://127.0.0.1:{self.front.port}"
-        self._prepare_clock()
-        await self.start_server()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self.server.clean_up)
-        await self._proxies.aclose()
-        await asyncio.to_thread(self._stack.close)
-
-    @property
-    def journal(self) -> Path:
-        return self.folder / "journal"
-
-    @property
-    def url(self) -> str:
-        """The store without a proxy."""
-        return self._url([server.port for server in self.servers])
-
-    async def start_server(self) -> None:
-        environment = {
-            "DUETIME_STORE": self._url([way.port for way in self.ways]),
-            "DUETIME_JOURNAL": str(self.journal),
-            "DUETIME_JOURNAL_RESERVE": "4MiB",
-            "PYTHONPATH": f"{self.folder / 'clock'}:{os.environ.get('PYTHONPATH', '')}",
-            "CLOCK_FILE": str(self.folder / "clock" / "shift"),
-        }
-        ports = ["--port", str(self._port), "--admin-port", str(self._admin_port)]
-        self.server: ServedProcess = await asyncio.to_thread(
-            launch_server, self.folder, "--dev", "--workers", "2", *ports, **environment
-        )
-
-    async def stop_server(self) -> None:
-        code, log = await asyncio.to_thread(self.server.stop)
-        if code:
-            raise RuntimeError(f"the server ended with {code}:\n{log[-2000:]}")
-
-    def shift_clock(self, seconds: int) -> None:
-        """Of the server, not of the store."""
-        with (self.folder / "clock" / "shift").open("r+b") as file:
-            file.write(struct.pack("q", seconds))
-
-    def _prepare_clock(self) -> None:
-        (self.folder / "clock").mkdir()
-        (self.folder / "clock" / "sitecustomize.py").write_text(CLOCK)
-        (self.folder / "clock" / "shift").write_bytes(bytes(8))
-
-    def _mount(self, folder: Path) -> None:
-        folder.mkdir()
-        if not shutil.which("mount") or os.geteuid():
-            return
-        mount = ["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", str(folder)]
-        if subprocess.run(mount, capture_output=True, check=False).returncode == 0:
-            self._stack.callback(subprocess.run, ["umount", "--lazy", str(folder)], check=True)
-            self.disks.append(folder)
-
-    def _start_stores(self) -> None:
-        match self.kind:
-            case "redis" | "group":
-                for number in range(2 if self.kind == "group" else 1):
-                    folder = self.folder / f"redis{number}"
-                    folder.mkdir()
-                    server = RedisServer(folder, appendonly="yes", appendfsync="always")
-                    server.start()
-                    self._stack.callback(server.stop)
-                    self.servers.append(server)
-            case "postgres":
-                made = self._stack.enter_context(servers(PostgresServer, "postgres"))
-                self.servers.append(made.start(fsync="on", full_page_writes="on"))
-            case "mysql":
-                made = self._stack.enter_context(servers(MysqlServer, "mysql"))
-                durable = {"innodb_flush_log_at_trx_commit": 1, "innodb_flush_method": "fsync", "innodb_doublewrite": 1}
-                self.servers.append(made.start(**durable))
-
-    def _url(self, ports: list[int]) -> str:
-        match self.kind:
-            case "sqlite":
-                return f"sqlite://{self.folder}/data/jobs.db"
-            case "redis":
-                return f"redis://127.0.0.1:{ports[0]}/0?timeout=3"
-            case "postgres":
-                return f"postgresql://duetime@127.0.0.1:{ports[0]}/postgres?{STORE}"
-            case "mysql":
-                return f"mysql://duetime:secret@127.0.0.1:{ports[0]}/duetime?ssl_mode=disabled"
-            case _:
-                members = (f"{name}={quote(f'redis://127.0.0.1:{port}/0?timeout=3', safe='')}"
-                           for name, port in zip("ab", ports, strict=True))  # fmt: skip
-                return f"group:pair?{'&'.join(members)}"
-
+LOCKED_S = 6.0
+"""Longer than PostgreSQL and MariaDB let us wait for a lock."""
 
 Harm = Callable[[System], Awaitable[None]]
-ACTIONS: dict[str, tuple[Harm, Callable[[System], object]]] = {}
-"""What the nemesis can do by its name, and to which systems."""
 
 
-def action(name: str, on: Callable[[System], object] = lambda system: True) -> Callable[[Harm], Harm]:
+class Action(NamedTuple):
+    """`forgets`: the store loses answered writes, so reconcile puts jobs back. `undoes`: it also loses acks alone,
+    so that jobs are delivered again.
+    """
+
+    harm: Harm
+    applies: Callable[[System], object]
+    forgets: bool = False
+    undoes: bool = False
+
+
+ACTIONS: dict[str, Action] = {}
+"""By name."""
+
+
+def action(
+    name: str, on: Callable[[System], object] = lambda system: True, *, forgets: bool = False, undoes: bool = False
+) -> Callable[[Harm], Harm]:
     def add(harm: Harm) -> Harm:
-        ACTIONS[name] = harm, on
+        ACTIONS[name] = Action(harm, on, forgets, undoes)
         return harm
 
     return add
@@ -180,6 +69,10 @@ def has_server(system: System) -> object:
 
 def is_redis(system: System) -> object:
     return system.kind in ("redis", "group")
+
+
+def is_sql(system: System) -> object:
+    return system.kind in ("sqlite", "postgres", "mysql")
 
 
 @action("nothing")
@@ -215,10 +108,12 @@ async def restart(system: System) -> None:
 
 @action("STOP and CONT a worker process")
 async def pause_worker(system: System) -> None:
-    worker = system.server.workers()[0]
-    os.kill(worker, signal.SIGSTOP)
-    await asyncio.sleep(HARM_S)
-    os.kill(worker, signal.SIGCONT)
+    await _pause(system.server.workers()[:1])
+
+
+@action("STOP and CONT the whole server")
+async def pause_server(system: System) -> None:
+    await _pause([system.server.process.pid, *system.server.workers()])
 
 
 @action("cut the connections of clients")
@@ -238,6 +133,18 @@ async def stall_clients(system: System) -> None:
     system.front.flow()
 
 
+@action("black-holed connections of clients")
+async def silence_clients(system: System) -> None:
+    system.front.go_silent()
+    await asyncio.sleep(HARM_S)
+
+
+@action("half-open connections of clients")
+async def half_open_clients(system: System) -> None:
+    system.front.go_silent(half_open=True)
+    await asyncio.sleep(HARM_S)
+
+
 @action("kill -9 the store", has_server)
 async def kill_store(system: System) -> None:
     server = system.servers[0]
@@ -250,10 +157,7 @@ async def kill_store(system: System) -> None:
 async def pause_store(system: System) -> None:
     server = system.servers[0]
     assert server._process is not None
-    tree = [server._process.pid, *(pid for pid, parent, _ in processes() if parent == server._process.pid)]
-    _signal(tree, signal.SIGSTOP)
-    await asyncio.sleep(HARM_S)
-    _signal(tree, signal.SIGCONT)
+    await _pause([server._process.pid, *(pid for pid, parent, _ in processes() if parent == server._process.pid)])
 
 
 @action("cut the connections of the store", has_server)
@@ -271,6 +175,18 @@ async def stall_store(system: System) -> None:
     system.ways[0].stall()
     await asyncio.sleep(HARM_S)
     system.ways[0].flow()
+
+
+@action("black-holed connections of the store", has_server)
+async def silence_store(system: System) -> None:
+    system.ways[0].go_silent()
+    await asyncio.sleep(HARM_S)
+
+
+@action("half-open connections of the store", has_server)
+async def half_open_store(system: System) -> None:
+    system.ways[0].go_silent(half_open=True)
+    await asyncio.sleep(HARM_S)
 
 
 @action("the store is slow (50 ms)", has_server)
@@ -323,9 +239,46 @@ async def fill_memory(system: System) -> None:
             await asyncio.sleep(HARM_S)
 
 
-@action("the disk is full (SQLite)", lambda system: system.folder / "data" in system.disks)
+@action("an ACL without channels", is_redis)
+async def forbid_channels(system: System) -> None:
+    for channels in ("resetchannels", "allchannels"):
+        for server in system.servers:
+            _redis(server, "ACL", "SETUSER", "default", channels)
+        await asyncio.sleep(HARM_S)
+
+
+@action("MISCONF: no snapshot can be written", is_redis)
+async def fail_snapshots(system: System) -> None:
+    for server in system.servers:
+        (server.folder / "dump.rdb").mkdir()  # which no snapshot can take the place of
+        _redis(server, "CONFIG", "SET", "save", "3600 1")
+        await _snapshot(server, "err")
+    await asyncio.sleep(HARM_S)
+    for server in system.servers:
+        (server.folder / "dump.rdb").rmdir()
+        await _snapshot(server, "ok")
+        _redis(server, "CONFIG", "SET", "save", "")
+
+
+@action("another session locks the jobs for 1.5 s", is_sql)
+async def lock_jobs(system: System) -> None:
+    with _locked(system):
+        await asyncio.sleep(HARM_S)
+
+
+@action("... and for longer than a lock timeout", is_sql)
+async def lock_jobs_for_long(system: System) -> None:
+    with _locked(system):
+        await asyncio.sleep(LOCKED_S)
+
+
+@action("the disk is full (store)", lambda system: is_sql(system) and system.data in system.disks)
 async def fill_store_disk(system: System) -> None:
-    await _fill(system.folder / "data")
+    await _fill(system.data)
+    for server in system.servers:
+        if isinstance(server, MysqlServer) and not await asyncio.to_thread(_is_running, server):
+            await asyncio.to_thread(server.kill)  # MariaDB 10.11 ends itself where a rollback needs room
+            await asyncio.to_thread(server.start)
 
 
 @action("the disk is full (journal)", lambda system: system.journal in system.disks)
@@ -335,16 +288,134 @@ async def fill_journal_disk(system: System) -> None:
 
 @action("the server's clock is an hour ahead", has_server)
 async def clock_ahead(system: System) -> None:
-    system.shift_clock(HOUR_S)
+    system.hosts[0].shift_clock(HOUR_S)
     await asyncio.sleep(HARM_S)
-    system.shift_clock(0)
+    system.hosts[0].shift_clock(0)
 
 
 @action("the server's clock steps back an hour", has_server)
 async def clock_back(system: System) -> None:
-    system.shift_clock(-HOUR_S)
+    system.hosts[0].shift_clock(-HOUR_S)
     await asyncio.sleep(HARM_S)
-    system.shift_clock(0)
+    system.hosts[0].shift_clock(0)
+
+
+@action("one of two hosts is an hour ahead", has_server)
+async def host_ahead(system: System) -> None:
+    await _add_host(system, clock=HOUR_S)
+    await asyncio.sleep(HARM_S)
+    await _remove_host(system)
+
+
+@action("rolling restart of two hosts", has_server)
+async def rolling_restart(system: System) -> None:
+    await _add_host(system)
+    await system.stop_server()
+    await system.start_server()
+    await _remove_host(system)
+
+
+@action("a member drains during a rolling restart", lambda system: system.kind == "group")
+async def drain_member(system: System) -> None:
+    store = await open_store(system.url)
+    try:
+        await set_drain(store.registry, "pair", "b", drains=True)
+        await rolling_restart(system)
+        await set_drain(store.registry, "pair", "b", drains=False)
+    finally:
+        await store.close()
+
+
+@action("a backup is killed, then made")
+async def back_up(system: System) -> None:
+    file = system.folder / f"{time.monotonic_ns()}.backup"
+    command = [*COMMAND, "backup", str(file), "--url", system.url]
+    killed = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    await asyncio.sleep(0.7)
+    with suppress(ProcessLookupError):  # it was quicker
+        killed.kill()
+    await killed.wait()
+    file.unlink(missing_ok=True)
+    made = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
+    if await made.wait():
+        raise RuntimeError(f"the backup ended with {made.returncode}")
+
+
+@action("many jobs due in the same second", lambda system: system.due_together)
+async def push_together(system: System) -> None:
+    assert system.load is not None
+    await system.load.push_together(system.due_together)
+
+
+@action("the store is wiped, then reconcile", lambda system: system.kind in STORES, forgets=True)
+async def wipe(system: System) -> None:
+    if system.kind == "sqlite":
+        await system.stop_server()
+        for file in system.data.glob("jobs.db*"):
+            file.unlink()
+        await system.start_server()
+    for server in system.servers:
+        match server:
+            case RedisServer():
+                _redis(server, "FLUSHALL")
+            case PostgresServer():
+                await asyncio.to_thread(postgres_server.empty_tables, server)
+            case MysqlServer():
+                await asyncio.to_thread(mysql_server.empty_tables, server)
+
+
+# --- the last: what the replica or the file does not have is lost
+
+
+@action("power fails: the AOF ends 1 s ago", lambda system: system.kind == "everysec", forgets=True, undoes=True)
+async def cut_power(system: System) -> None:
+    [server] = system.servers
+    [file] = server.folder.glob("appendonlydir/*.incr.aof")
+    synced = file.stat().st_size
+    await asyncio.sleep(1.0)
+    await asyncio.to_thread(server.kill)
+    os.truncate(file, synced)
+    await asyncio.to_thread(server.start)
+
+
+@action("planned failover", lambda system: system.topology, forgets=True, undoes=True)
+async def fail_over(system: System) -> None:
+    match system.topology:
+        case SentinelSet() as servers:
+            await asyncio.to_thread(ask, servers.sentinels[0], "SENTINEL", "FAILOVER", SERVICE)
+            await asyncio.to_thread(servers.wait_for_failover)
+        case RedisCluster() as servers:
+            for replica in servers.replicas:
+                await asyncio.to_thread(ask, replica, "CLUSTER", "FAILOVER")
+            await asyncio.sleep(HARM_S)
+            servers.primaries, servers.replicas = servers.replicas, servers.primaries
+        case None:
+            pass
+
+
+@action("kill -9 a primary whose replica lags", lambda system: system.kind in FAILOVERS[1:], forgets=True, undoes=True)
+async def lose_primary(system: System) -> None:
+    match system.topology:
+        case SentinelSet() as servers:
+            primary = next(one for one in (servers.primary, servers.replica) if "master" in _role(one))
+            await _kill_lagging(primary)
+            other = servers.replica if primary is servers.primary else servers.primary
+            await until(lambda: "master" in _role(other))
+            await asyncio.to_thread(primary.start)
+        case RedisCluster() as servers:
+            for number, primary in enumerate(servers.primaries):
+                await _kill_lagging(primary)
+                await asyncio.to_thread(servers.fail_over, number)
+                await asyncio.to_thread(primary.start)
+        case None:
+            primary, standby = system.servers
+            assert isinstance(primary, PostgresServer)
+            assert isinstance(standby, PostgresServer)
+            with psycopg.connect(primary.url, autocommit=True) as connection:
+                connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+            await asyncio.sleep(1.0)  # the standby comes back after 5 s
+            await asyncio.to_thread(primary.kill)
+            await asyncio.to_thread(standby.promote)
 
 
 async def _cut(proxy: LosingProxy) -> None:
@@ -370,6 +441,12 @@ async def _fill(disk: Path) -> None:
     filler.unlink()
 
 
+async def _pause(pids: list[int]) -> None:
+    _signal(pids, signal.SIGSTOP)
+    await asyncio.sleep(HARM_S)
+    _signal(pids, signal.SIGCONT)
+
+
 def _signal(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):  # a session of the database may have ended
@@ -386,3 +463,74 @@ def _postgres_read_only(server: PostgresServer, setting: bool) -> None:
         connection.execute("SET default_transaction_read_only = off")
         connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if setting else 'off'}")
         connection.execute("SELECT pg_reload_conf()")
+
+
+async def _add_host(system: System, *, clock: int = 0) -> None:
+    """Start a second server, and let every second connection lead to it."""
+    system.hosts[1].shift_clock(clock)
+    await system.start_server(1)
+    system.front.second_target = system.hosts[1].port
+    system.front.cut()
+
+
+async def _remove_host(system: System) -> None:
+    system.front.second_target = None
+    await system.stop_server(1)
+
+
+@contextmanager
+def _locked(system: System) -> Iterator[None]:
+    """Another session has locked the table of jobs, or the whole SQLite file."""
+    match system.kind:
+        case "sqlite":
+            with closing(sqlite3.connect(system.data / "jobs.db", timeout=10, isolation_level=None)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                yield
+                connection.execute("ROLLBACK")
+        case "mysql":
+            [server] = system.servers
+            assert isinstance(server, MysqlServer)
+            with closing(server.root()) as connection, connection.cursor() as cursor:
+                cursor.execute("LOCK TABLES duetime.duetime_jobs WRITE")
+                yield
+                cursor.execute("UNLOCK TABLES")
+        case _:
+            with psycopg.connect(system.servers[0].url) as connection:
+                connection.execute("LOCK TABLE duetime.jobs IN ACCESS EXCLUSIVE MODE")
+                yield
+                connection.rollback()
+
+
+def _is_running(server: MysqlServer) -> bool:
+    assert server._process is not None
+    with suppress(subprocess.TimeoutExpired):
+        server._process.wait(1.0)
+    return server._process.poll() is None
+
+
+async def _snapshot(server: RedisServer, status: str) -> None:
+    """Have a snapshot end with this status; one that is under way (of the AOF) makes ours wait."""
+
+    def has_ended() -> bool:
+        with suppress(redis.ResponseError):
+            _redis(server, "BGSAVE")
+        return _redis(server, "INFO", "persistence")["rdb_last_bgsave_status"] == status
+
+    await until(has_ended, every_s=0.1)
+
+
+def _role(server: RedisServer) -> str:
+    try:
+        return str(ask(server, "ROLE"))
+    except redis.RedisError:
+        return ""
+
+
+async def _kill_lagging(primary: RedisServer) -> None:
+    """For a second its replica is cut off again and again; then it dies with what the replica does not have."""
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        with suppress(redis.ResponseError):
+            _redis(primary, "CLIENT", "KILL", "TYPE", "replica")
+        await asyncio.sleep(0.02)
+    await asyncio.to_thread(primary.kill)

@@ -24,9 +24,10 @@ import redis
 from duetime.model.names import Queue
 from tests.faults.blackbox.__main__ import NAMESPACE, run_round
 from tests.faults.blackbox.clients import Load
-from tests.faults.blackbox.nemesis import ACTIONS, STORES, System
+from tests.faults.blackbox.nemesis import ACTIONS
+from tests.faults.blackbox.system import STORES, System
 
-FATAL = ("kill -9", "restart", "disk is full", "maxmemory", "clock")
+FATAL = ("kill -9", "restart", "disk is full", "maxmemory", "clock", "hosts", "wiped", "timeout")
 """Parts of the names of actions that end processes, or whose end is not the same every time."""
 LOAD_S, SETTLE_S = 1.0, 1.5
 
@@ -96,8 +97,8 @@ def count_keys(port: int) -> int:
 async def soak(kind: str, seconds: float, folder: Path) -> list[str]:
     queue, levels = Queue(NAMESPACE, "soak"), list[Level]()
     async with System(kind, folder) as system:
-        names = [name for name, (_, applies) in ACTIONS.items()
-                 if applies(system) and not any(part in name for part in FATAL)]  # fmt: skip
+        names = [name for name, action in ACTIONS.items()
+                 if action.applies(system) and not any(part in name for part in FATAL)]  # fmt: skip
         began = time.monotonic()
         while len(levels) <= len(names) or time.monotonic() - began < seconds:
             name = names[len(levels) % len(names)]
