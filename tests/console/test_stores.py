@@ -216,7 +216,7 @@ async def test_a_topic_whose_receiver_fails_says_so(site: Served) -> None:
 
 
 def test_the_overview_shows_the_journal(site: Served) -> None:
-    assert re.search(r"[\d.]+ [KMG]?i?B not yet written", page(site, ""))
+    assert re.search(r"[\d.]+ [KMG]?i?B waiting to be written", page(site, ""))
 
 
 def test_a_journal_is_behind_if_it_cannot_be_written_or_shipped() -> None:
