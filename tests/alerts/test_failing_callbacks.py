@@ -14,7 +14,8 @@ from msgspec import structs
 from duetime.alerts.problems import FIRING, KEY, SETTINGS, Alerts, AlertSettings
 from duetime.alerts.watchdog import Watchdog, WatchTargets
 from duetime.callbacks.courier import Courier
-from duetime.callbacks.failing_topics import FailingCallbacks, Streak
+from duetime.callbacks.failing_topics import FailingCallbacks
+from duetime.callbacks.outcome import Streak
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.callbacks.topic_service import TopicJobs
 from duetime.engine.pools import Pools

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from duetime.alerts.problems import FIRING, AlertReport, Firing, Problem
+from duetime.callbacks.outcome import Streak
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
@@ -23,36 +24,6 @@ PREFIX = "callback/"
 AFTER_S = 30.0
 """How long failures must last: a receiver that restarts fails many calls together, and that is no problem."""
 COUNT_S = 2.0
-WHY_CHARACTERS = 300
-"""How much of the last failure an alert shows, in one line: a receiver's error page may be long."""
-
-
-class Streak:
-    """A topic's failed attempts in a row. Times are epoch seconds, 0 for never."""
-
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
-        self._now = now
-        self.failures = 0
-        self.since = 0.0
-        self.worked_at = 0.0
-        self.why = ""
-
-    def worked(self) -> None:
-        self.failures = 0
-        self.worked_at = self._now()
-
-    def failed(self, why: str) -> None:
-        if not self.failures:
-            self.since = self._now()
-        self.failures += 1
-        self.why = " ".join(why[: 4 * WHY_CHARACTERS].split())[:WHY_CHARACTERS]
-
-    def forget(self) -> None:
-        """Forget the failures so far."""
-        self.failures = 0
-
-    def is_long(self, failures: int, after_s: float) -> bool:
-        return self.failures >= failures and self._now() - self.since >= after_s
 
 
 class TopicTrouble(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Judges a callback's answer: the job is done, tried again later, or given up. Pure rules, most are php-delayqueue's.
+"""Judges a callback's answer: the job is done, tried again later, or given up. Most rules are php-delayqueue's.
 
 The topic's `success` says whether an answer needs a 2xx status, a body that is not empty ("" and "0" are empty), or
 both. A JSON answer for which the topic's retry condition is true asks for a retry. A failed job is tried again after
@@ -6,7 +6,8 @@ the schedule's wait, or after the receiver's Retry-After if that is longer, unti
 """
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -21,6 +22,8 @@ from duetime.model.topic import Success, Topic
 MAX_SHOWN = 1500
 MAX_RETRY_AFTER_S = 86_400
 GONE = 410
+WHY_CHARACTERS = 300
+"""How much of the last failure an alert shows, in one line: a receiver's error page may be long."""
 
 
 @dataclass(frozen=True)
@@ -111,3 +114,31 @@ def describe(verdict: Verdict, answer: CallbackAnswer) -> str:
             return f"the retry condition holds for HTTP {answer.status}: {text}"
         case _:
             return f"HTTP {answer.status}: {text}"
+
+
+class Streak:
+    """A topic's failed attempts in a row. Times are epoch seconds, 0 for never."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self.failures = 0
+        self.since = 0.0
+        self.worked_at = 0.0
+        self.why = ""
+
+    def worked(self) -> None:
+        self.failures = 0
+        self.worked_at = self._now()
+
+    def failed(self, why: str) -> None:
+        if not self.failures:
+            self.since = self._now()
+        self.failures += 1
+        self.why = " ".join(why[: 4 * WHY_CHARACTERS].split())[:WHY_CHARACTERS]
+
+    def forget(self) -> None:
+        """Forget the failures so far."""
+        self.failures = 0
+
+    def is_long(self, failures: int, after_s: float) -> bool:
+        return self.failures >= failures and self._now() - self.since >= after_s

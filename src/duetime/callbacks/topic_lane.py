@@ -14,9 +14,17 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
-from duetime.callbacks.failing_topics import Streak
 from duetime.callbacks.limits import Breaker, Slots
-from duetime.callbacks.outcome import GONE, CallbackAnswer, Verdict, describe, judge, retry_after_s, retry_delay_ms
+from duetime.callbacks.outcome import (
+    GONE,
+    CallbackAnswer,
+    Streak,
+    Verdict,
+    describe,
+    judge,
+    retry_after_s,
+    retry_delay_ms,
+)
 from duetime.callbacks.request import CallbackRequest, curl_command, retries_of, retry_error, write_request
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.consumer.held_leases import HeldLeases
@@ -251,7 +259,7 @@ class TopicLane(Duty):
             else:
                 host.breaker.abandoned()
         verdict = judge(topic, self._condition, answer)
-        await self._log(delivery, topic, answer, verdict)
+        await self._record(delivery, topic, answer, verdict)
         if verdict is Verdict.DONE:
             self.streak.worked()
             self._leases.ack(delivery.lease)
@@ -267,7 +275,7 @@ class TopicLane(Duty):
             await self._retry(delivery, topic, why, answer, verdict, request)
         return False
 
-    async def _log(self, delivery: Delivery, topic: Topic, answer: CallbackAnswer, verdict: Verdict) -> None:
+    async def _record(self, delivery: Delivery, topic: Topic, answer: CallbackAnswer, verdict: Verdict) -> None:
         if notify_log.isEnabledFor(logging.INFO):
             notify_log.info(
                 "notified" if verdict is Verdict.DONE else "notify_failed",

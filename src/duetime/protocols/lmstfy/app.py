@@ -154,20 +154,16 @@ class LmstfyApp:
         generation = self._short_path.generation if self._short_path else 0
         token = await self._admit(route, call)
         slot = await self._spend(token, route.side) if token and route.side else None
-        if slot is None:
-            call.engine = self._pools.engine(call.pool)
-            answer = await route.handler(self._tools, call)
-            if token and route.operation and (answer.status < ERRORS or answer is consumers.NO_JOB):
-                self._remember(call, generation, route.operation)
-            return answer
         status = 0
         try:
             call.engine = self._pools.engine(call.pool)
             answer = await route.handler(self._tools, call)
             status = answer.status
         finally:
-            if status not in (200, 201):
+            if slot and status not in (200, 201):
                 await self._limits.refund(slot)
+        if token and not slot and route.operation and (status < ERRORS or answer is consumers.NO_JOB):
+            self._remember(call, generation, route.operation)
         return answer
 
     def _remember(self, call: LmstfyCall, generation: int, operation: type[LmstfyOperation[Any]]) -> None:

@@ -228,21 +228,19 @@ class V1App:
         request: AnyRequest = NativeRequest(scope, receive, queue_path, self._make_id)
         token = token_of(request.headers)
         generation = self._short_path.generation if self._short_path else 0
-        pool, slot, request.scopes = await self._gate.admit(
+        pool, request.slot, request.scopes = await self._gate.admit(
             token, queue_path.queue.namespace or None, route.needs, route.spends
         )
         scope[POOL] = pool
-        if slot is None:
-            reply = await self._serve(endpoint, pool, request)
-            if route.operation is not None:
-                self._remember(scope, generation, endpoint, pool, queue_path.queue)
-            return reply
-        request.slot = slot
         try:
-            return await self._serve(endpoint, pool, request)
+            reply = await self._serve(endpoint, pool, request)
         except BaseException:
-            await self._gate.refund(request.slot)
+            if request.slot:
+                await self._gate.refund(request.slot)
             raise
+        if request.slot is None and route.operation is not None:
+            self._remember(scope, generation, endpoint, pool, queue_path.queue)
+        return reply
 
     def _remember(self, scope: Scope, generation: int, endpoint: Endpoint, pool: str, queue: Queue) -> None:
         """Let requests like this one, which was served, take the short path."""
