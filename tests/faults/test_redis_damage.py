@@ -1,5 +1,6 @@
 """Entries under our keys that are no jobs: they are set aside, counted and told, and everything else is served."""
 
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
@@ -184,3 +185,31 @@ async def test_a_purge_of_the_queue_removes_what_was_set_aside(store: RedisStore
     await store.purge(QUEUE, list(State))
 
     assert await counts(store) == Counts(now=(await counts(store)).now)
+
+
+@pytest.mark.parametrize("name", [b"\xff/x", b"x", b""])
+async def test_a_foreign_name_among_the_queues_is_named(store: RedisStore, client: redis.Redis, name: bytes) -> None:
+    client.zadd("dt:{07}:queues", {name: 1})
+
+    with pytest.raises(StoreDamaged, match=re.escape(repr(name))):
+        await store.queues()
+    with pytest.raises(StoreDamaged, match=re.escape(repr(name))):
+        await store.reap()
+
+
+async def test_a_record_that_cannot_be_read_is_damage(store: RedisStore, client: redis.Redis) -> None:
+    await store.registry.put("kind", "key", b"value")
+    client.hset("dt:{registry}:records:kind", "key", b"short")
+
+    for read in (store.registry.get("kind", "key"), store.registry.list_records("kind"), store.registry.changes()):
+        with pytest.raises(StoreDamaged, match="record 'key' of the kind 'kind'"):
+            await read
+
+
+@pytest.mark.parametrize("key", ["version", "forgotten"])
+async def test_a_version_that_cannot_be_read_is_damage(store: RedisStore, client: redis.Redis, key: str) -> None:
+    await store.registry.put("kind", "key", b"value")
+    client.set(f"dt:{{registry}}:{key}", "x")
+
+    with pytest.raises(StoreDamaged):
+        await store.registry.changes()

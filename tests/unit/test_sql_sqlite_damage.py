@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from duetime.model.clock import ManualClock
+from duetime.model.errors import StoreDamaged
 from duetime.model.job import Event, NewJob, State
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
@@ -102,3 +103,38 @@ async def test_attributes_that_cannot_be_read_are_left_out(store: SqliteStore, t
     assert dict(found.attributes) == {}
     [[delivery]] = (await store.reserve(QUEUE, [Ask(1, 1000)])).deliveries
     assert (delivery.body, dict(delivery.attributes)) == (b"body", {})
+
+
+@pytest.mark.parametrize("change", ["born = 'yesterday'", "expires_at = 'never'", "used = 1.5"])
+async def test_a_push_takes_the_place_of_a_damaged_job(
+    store: SqliteStore, tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await push(store, "a", "b")
+    damage(tmp_path, change)
+
+    await push(store, "a")
+
+    assert set_aside(caplog) == [("shop/mail", "a")]
+    [moved, other] = await store.cancel(QUEUE, ["a", "b"])
+    assert [one and one.event for one in (moved, other)] == [Event.CANCELLED, Event.CANCELLED]
+
+
+@pytest.mark.parametrize("column", ["paused", "max_jobs", "floor", "jobs", "leased", "reap_at"])
+async def test_a_queue_that_cannot_be_read_holds_up_no_other(
+    store: SqliteStore, tmp_path: Path, clock: ManualClock, column: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A rule or count that is no number is damage: the error names it, and the reaper serves the other queues."""
+    other = Queue("shop", "other")
+    for queue in (QUEUE, other):
+        await store.push(queue, [Push([NewJob("a", b""), NewJob("b", b"")])])
+        await store.reserve(queue, [Ask(1, 1000)])
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection, connection:
+        connection.execute(f"UPDATE queues SET {column} = 'x' WHERE name = 'mail'")
+
+    for call in (push(store, "c", "d"), store.reserve(QUEUE, [Ask(2, 1000)]), store.counts([QUEUE])):
+        with pytest.raises(StoreDamaged, match=f"the row of the queue shop/mail cannot be read.*{column} 'x'"):
+            await call
+    clock.advance("1s")
+    reaped = await store.reap()
+    assert [(queue, one.id) for queue, moved in reaped.moved.items() for one in moved] == [(other, "a")]
+    assert reaped.next_at is None or reaped.next_at > reaped.now

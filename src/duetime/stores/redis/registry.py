@@ -5,7 +5,7 @@ from struct import Struct
 from typing import Any
 
 from duetime.model.clock import Clock
-from duetime.model.errors import StoreUnavailable, VersionConflict
+from duetime.model.errors import StoreDamaged, StoreUnavailable, VersionConflict
 from duetime.stores.redis import keys
 from duetime.stores.redis.link import Link
 from duetime.stores.redis.scripts import Scripts, checked, read_time
@@ -102,4 +102,6 @@ class RedisRegistry:
 
 
 def _record(kind: str, key: str, value: bytes) -> Record:
+    if len(value) < _VERSION.size:
+        raise StoreDamaged(f"the record {key!r} of the kind {kind!r} has no version")
     return Record(kind, key, value[_VERSION.size :], _VERSION.unpack_from(value)[0])

@@ -126,7 +126,7 @@ def translate(error: ResponseError) -> DuetimeError:
     word = first_word(error)
     if isinstance(error, OutOfMemoryError) or word == "OOM":
         return StoreFull()
-    if word in {"WRONGTYPE", "DAMAGED"}:
+    if word == "WRONGTYPE":
         found = StoreDamaged(f"Redis holds something that Duetime did not write: {error}")
     elif not word and type(error) is ResponseError and "user_script" in str(error):
         found = StoreDamaged(f"a script failed, which means that its data is not what it wrote: {error}")

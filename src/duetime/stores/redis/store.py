@@ -22,6 +22,7 @@ from duetime.model.errors import (
     JobDead,
     JobRunning,
     LeaseLost,
+    StoreDamaged,
     StoreFull,
     StoreUnavailable,
 )
@@ -382,9 +383,7 @@ class RedisStore:
         heads = [(key, ("ZRANGE", key, 0, count - 1, "WITHSCORES")) for key in keys.AGENDAS]
         time, *pages = checked(await self._link.many([(keys.AGENDAS[0], ("TIME",)), *heads]))
         now = read_time(time, self._clock)
-        entries = [
-            (float(page[i + 1]), Queue.parse(page[i].decode())) for page in pages for i in range(0, len(page), 2)
-        ]
+        entries = [(float(page[i + 1]), _read_queue(page[i])) for page in pages for i in range(0, len(page), 2)]
         return now, sorted(entries)
 
     async def _reap_wave(
@@ -467,7 +466,7 @@ class RedisStore:
 
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
         members = checked(await self._link.many([(key, ("ZRANGE", key, 0, -1)) for key in keys.AGENDAS]))
-        known = (Queue.parse(name.decode()) for names in members for name in names)
+        known = (_read_queue(name) for names in members for name in names)
         return sorted(queue for queue in known if namespace in (None, queue.namespace))
 
     async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
@@ -532,6 +531,17 @@ class RedisStore:
 
     async def close(self) -> None:
         await self._link.close()
+
+
+def _read_queue(member: bytes) -> Queue:
+    """The queue that a member of an agenda names. Raises StoreDamaged if no queue has this name."""
+    try:
+        queue = Queue.parse(member.decode())
+    except UnicodeDecodeError:
+        queue = Queue("", "")
+    if not queue.name:
+        raise StoreDamaged(f"the agenda of the queue {member!r} cannot be read: no queue has this name")
+    return queue
 
 
 def _read_wake(message: bytes) -> Wake | None:

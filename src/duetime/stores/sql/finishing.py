@@ -21,7 +21,7 @@ def finish(step: Step, queue: Queue, finishes: Sequence[Finish]) -> list[Finishe
     step.read_ahead([("heads", {}), ("find_jobs", {"ids": ids})])
     with changing(step, queue) as queue_row:
         head = earliest(step, queue_row)
-        jobs = find_jobs(step, queue_row, ids)
+        jobs = find_jobs(step, queue, queue_row, ids)
         plan = rules.PushPlan(queue_row, jobs, step.now, largest=step.max_body, follow=True)
         joins = Joins(step, queue, finishes)
         answers = [_finish(queue_row, jobs, plan, joins, one) for one in finishes]

@@ -5,12 +5,13 @@ knows a database.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, field
 
+from duetime.model.errors import StoreDamaged
 from duetime.model.job import Job, Priority, State
 from duetime.model.names import Queue
 from duetime.stores.base import IDLE_MS, QueueRules, RulesChange
@@ -96,6 +97,15 @@ class QueueRow(Struct):
         if born > now:
             self.floor = max(self.floor, born)
         return born
+
+
+def read_queue_row(queue: Queue, row: Sequence[Any]) -> QueueRow:
+    """Raises StoreDamaged for a row with anything but numbers, which SQLite can hold."""
+    if any(type(value) is not int for value in row):
+        columns = dict(zip(QueueRow.__struct_fields__, row, strict=False))
+        wrong = ", ".join(f"{name} {value!r}" for name, value in columns.items() if type(value) is not int)
+        raise StoreDamaged(f"the row of the queue {queue} cannot be read: not a whole number: {wrong}")
+    return QueueRow(*row)
 
 
 QUEUE_COLUMNS = QueueRow.__struct_fields__[:-2]

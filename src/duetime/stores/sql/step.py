@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from duetime.model.job import DAY_MS, Lease, Moved, Priority, Totals
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved, Wake
-from duetime.stores.sql.rows import DEAD, GONE, LEASED, PRIORITIES, JobRow, Payload, QueueRow, ReadyRow
+from duetime.stores.sql.rows import DEAD, GONE, LEASED, PRIORITIES, JobRow, Payload, QueueRow, ReadyRow, read_queue_row
 
 log = logging.getLogger("duetime.stores")
 
@@ -106,7 +106,7 @@ class Step(ABC):
 
     def load_queue(self, queue: Queue) -> QueueRow:
         row = self.fetch_one("load_queue", namespace=queue.namespace, name=queue.name)
-        return QueueRow(*row) if row else QueueRow()
+        return read_queue_row(queue, row) if row else QueueRow()
 
     @abstractmethod
     def lock_queue(self, queue: Queue, *, create: bool) -> tuple[QueueRow, bool]:
@@ -239,16 +239,22 @@ class changing:
             step.write_queue(self._queue, queue_row, is_changed=queue_row.columns() != self._before)
 
 
-def find_jobs(step: Step, queue_row: QueueRow, ids: Iterable[str]) -> dict[str, JobRow]:
+def find_jobs(step: Step, queue: Queue, queue_row: QueueRow, ids: Iterable[str]) -> dict[str, JobRow]:
     """The stored jobs by id, in the order of the ids."""
     wanted = list(ids)
-    found = job_rows(step.fetch("find_jobs", queue=queue_row.id, ids=wanted) if queue_row.jobs else [])
+    rows = step.fetch("find_jobs", queue=queue_row.id, ids=wanted) if queue_row.jobs else []
+    found = job_rows(step, queue, queue_row, rows)
     return {job_id: found[job_id] for job_id in wanted if job_id in found} if found else found
 
 
-def job_rows(rows: Iterable[tuple[Any, ...]]) -> dict[str, JobRow]:
-    """Rows of `find_jobs` and similar queries by id, in their order."""
-    return {row[0]: JobRow(*row) for row in rows}
+def job_rows(step: Step, queue: Queue, queue_row: QueueRow, rows: list[tuple[Any, ...]]) -> dict[str, JobRow]:
+    """Rows of `find_jobs` and similar queries by id, in their order. Sets aside rows with anything but numbers after
+    the id, which SQLite can hold.
+    """
+    damaged = [row[0] for row in rows if any(type(value) is not int for value in row[1:])]
+    if damaged:
+        set_aside(step, queue, queue_row, damaged)
+    return {row[0]: JobRow(*row) for row in rows if row[0] not in damaged}
 
 
 def write_jobs(step: Step, queue_row: QueueRow, jobs: Iterable[JobRow]) -> None:
@@ -273,14 +279,6 @@ def set_aside(step: Step, queue: Queue, queue_row: QueueRow, ids: Sequence[Any])
         queue_row.dead -= place == DEAD
     for job_id in ids:
         log.error("damaged_job_set_aside", extra={"queue": str(queue), "job": str(job_id)})
-
-
-def sound_rows(step: Step, queue: Queue, queue_row: QueueRow, rows: list[tuple[Any, ...]]) -> dict[str, JobRow]:
-    """As `job_rows`; rows that hold something else than numbers after their id are set aside."""
-    damaged = [row[0] for row in rows if any(type(value) is not int for value in row[1:])]
-    if damaged:
-        set_aside(step, queue, queue_row, damaged)
-    return job_rows(row for row in rows if row[0] not in damaged)
 
 
 def earliest(step: Step, queue_row: QueueRow) -> int | None:

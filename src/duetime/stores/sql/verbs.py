@@ -4,13 +4,14 @@ Every verb follows the same course: lock and read the queue, read the jobs, let 
 changed, announce if a job became the queue's earliest. Verbs are called in a thread of the store, inside a transaction.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from duetime.model.errors import DuetimeError, LeaseLost, MarkMismatch
+from duetime.model.errors import DuetimeError, LeaseLost, MarkMismatch, StoreDamaged
 from duetime.model.job import (
     DAY_MS,
     STEP_JOBS,
@@ -34,10 +35,11 @@ from duetime.stores.sql.step import (
     earliest,
     find_jobs,
     job_rows,
-    sound_rows,
     write_jobs,
 )
 from duetime.stores.sql.views import list_keys
+
+log = logging.getLogger("duetime.stores")
 
 CLOCK_ERROR_MS = 3_600_000
 """How far ahead a clock may have been for a while. Marks are deleted only this long after they expired."""
@@ -60,7 +62,7 @@ def push(step: Step, queue: Queue, requests: Sequence[Push], *, capped: bool = T
     step.expect_push(queue, ids, names)
     with changing(step, queue, create=True) as queue_row:
         head = earliest(step, queue_row)
-        found = find_jobs(step, queue_row, ids)
+        found = find_jobs(step, queue, queue_row, ids)
         marks = step.find_marks(queue, names) if names else {}
         plan = rules.PushPlan(queue_row, found, step.now, capped=capped, largest=step.max_body)
         answers = [_push_once(step, queue, plan, request, marks) for request in requests]
@@ -131,7 +133,7 @@ def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | Lease
             # The usual case need not read each job: the leases say all there is to know.
             answers = [*rules.ack_held(queue_row, leases)]
         else:
-            jobs = find_jobs(step, queue_row, [lease.id for lease in leases])
+            jobs = find_jobs(step, queue, queue_row, [lease.id for lease in leases])
             answers = [rules.ack(queue_row, jobs.get(lease.id), lease, step.now) for lease in leases]
         if ended := [answer.id for answer in answers if isinstance(answer, Moved)]:
             step.execute("delete_jobs", queue=queue_row.id, ids=ended)
@@ -177,7 +179,7 @@ def extend(step: Step, lease: Lease, ttr_ms: int) -> int:
 def _move_lease(step: Step, lease: Lease, decide: Callable[[QueueRow, JobRow], T]) -> T:
     step.read_ahead([("find_jobs", {"ids": [lease.id]}), ("heads", {})])
     with changing(step, lease.queue) as queue_row:
-        job = find_jobs(step, queue_row, [lease.id]).get(lease.id)
+        job = find_jobs(step, lease.queue, queue_row, [lease.id]).get(lease.id)
         if job is None or not rules.holds(job, lease):
             raise rules.lease_lost(lease)
         head = earliest(step, queue_row)
@@ -199,7 +201,7 @@ def _write_moved(step: Step, queue: Queue, queue_row: QueueRow, jobs: Sequence[J
 def cancel(step: Step, queue: Queue, ids: Sequence[str], *, finished: bool) -> list[Moved | None]:
     step.read_ahead([("find_jobs", {"ids": list(ids)})])
     with changing(step, queue) as queue_row:
-        jobs = find_jobs(step, queue_row, ids)
+        jobs = find_jobs(step, queue, queue_row, ids)
         found = [jobs.get(job_id) for job_id in ids]
         answers = [rules.cancel(queue_row, job, step.now, finished=finished) if job else None for job in found]
         write_jobs(step, queue_row, [job for job in jobs.values() if job.place == GONE])
@@ -208,7 +210,7 @@ def cancel(step: Step, queue: Queue, ids: Sequence[str], *, finished: bool) -> l
 
 def withdraw(step: Step, queue: Queue, withdrawals: Sequence[Withdrawal]) -> list[Moved | None]:
     with changing(step, queue) as queue_row:
-        jobs = find_jobs(step, queue_row, [one.id for one in withdrawals])
+        jobs = find_jobs(step, queue, queue_row, [one.id for one in withdrawals])
         answers = [
             rules.withdraw(queue_row, jobs[one.id], step.now, one) if one.id in jobs else None for one in withdrawals
         ]
@@ -222,7 +224,7 @@ def reschedule(
 ) -> list[Moved | DuetimeError | None]:
     step.read_ahead([("heads", {}), ("find_jobs", {"ids": list(ids)})])
     with changing(step, queue) as queue_row:
-        head, jobs = earliest(step, queue_row), find_jobs(step, queue_row, ids)
+        head, jobs = earliest(step, queue_row), find_jobs(step, queue, queue_row, ids)
         at = step.now + delay_ms if due_at is None else due_at
         answers = [rules.reschedule(queue_row, jobs[key], step.now, at) if key in jobs else None for key in ids]
         moved = {answer.id for answer in answers if isinstance(answer, Moved)}
@@ -236,9 +238,11 @@ def respawn(
     with changing(step, queue) as queue_row:
         head = earliest(step, queue_row)
         if ids is None:
-            chosen = job_rows(step.fetch("longest_dead", queue=queue_row.id, limit=min(limit, STEP_JOBS)))
+            chosen = job_rows(
+                step, queue, queue_row, step.fetch("longest_dead", queue=queue_row.id, limit=min(limit, STEP_JOBS))
+            )
         else:
-            chosen = find_jobs(step, queue_row, ids[:STEP_JOBS])
+            chosen = find_jobs(step, queue, queue_row, ids[:STEP_JOBS])
         dead = [job for job in chosen.values() if job.place == DEAD]
         moved = [rules.respawn(queue_row, job, step.now, step.now + ttl_ms if ttl_ms else 0, tries) for job in dead]
         _write_moved(step, queue, queue_row, dead, head)
@@ -261,7 +265,7 @@ def purge(step: Step, queue: Queue, states: Sequence[State], limit: int | None) 
         for state in dict.fromkeys(states):
             keys = list_keys(step, queue_row, state, limit=bound + 1 - len(found), expired=True)
             found.extend(key.id for key in keys)
-        jobs = find_jobs(step, queue_row, found[:bound])
+        jobs = find_jobs(step, queue, queue_row, found[:bound])
         for job in jobs.values():
             rules.end(queue_row, job)
         write_jobs(step, queue_row, jobs.values())
@@ -304,8 +308,15 @@ def reap(step: Step, limit: int) -> Reaped:
     """A round of the reaper in one step, for a database that has one writer at a time anyway."""
     moved: dict[Queue, Sequence[Moved]] = {}
     left = limit
+    visited_until = 0
     for queue in queues_to_reap(step, limit):
-        if happened := reap_queue(step, queue, left):
+        try:
+            happened = reap_queue(step, queue, left)
+        except StoreDamaged as error:
+            log.error("reaper_skips_queue", extra={"queue": str(queue), "error": error.message})
+            visited_until = step.now  # it stays in the agenda, and must not bring the next round forward
+            continue
+        if happened:
             moved[queue] = happened
             left -= len(happened)
         if left <= 0:
@@ -315,7 +326,7 @@ def reap(step: Step, limit: int) -> Reaped:
     for queue in queues_with_old_totals(step):
         fold_totals(step, queue)
     more = sweep_discarded(step)
-    return Reaped(moved, step.now if more else next_reap(step), step.now)
+    return Reaped(moved, step.now if more else next_reap(step, after=visited_until), step.now)
 
 
 def queues_to_reap(step: Step, limit: int) -> list[Queue]:
@@ -323,7 +334,8 @@ def queues_to_reap(step: Step, limit: int) -> list[Queue]:
 
 
 def next_reap(step: Step, after: int = 0) -> int | None:
-    return step.fetch_one("next_reap", after=after)[0]
+    (at,) = step.fetch_one("next_reap", after=after)
+    return at if type(at) is int else None  # SQLite can hold anything
 
 
 def is_locked(step: Step, queue: Queue) -> bool:
@@ -336,12 +348,12 @@ def is_locked(step: Step, queue: Queue) -> bool:
 def reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
     with changing(step, queue) as queue_row:
         head = earliest(step, queue_row)
-        lapsed = sound_rows(
+        lapsed = job_rows(
             step, queue, queue_row, step.fetch("lapsed_jobs", queue=queue_row.id, now=step.now, limit=limit)
         )
         moved = [rules.wait_again(queue_row, job, step.now, step.now, Event.LEASE_EXPIRED) for job in lapsed.values()]
         left = limit - len(lapsed)
-        expired = sound_rows(
+        expired = job_rows(
             step, queue, queue_row, step.fetch("expired_jobs", queue=queue_row.id, now=step.now, limit=left)
         )
         moved += [rules.expire(queue_row, job, step.now) for job in expired.values()]

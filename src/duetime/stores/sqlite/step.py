@@ -22,6 +22,7 @@ from duetime.stores.sql.rows import (
     attributes,
     damaged_ready,
     payloads_by_id,
+    read_queue_row,
     ready_rows,
 )
 from duetime.stores.sql.step import TOTALS, QueueNumbers, Step, set_aside
@@ -147,7 +148,7 @@ class SqliteStep(Step):
 
     def lock_queue(self, queue: Queue, *, create: bool) -> tuple[QueueRow, bool]:
         row = self.connection.execute(QUERIES["load_queue"], queue._asdict()).fetchone()
-        queue_row = QueueRow(*row) if row else QueueRow()
+        queue_row = read_queue_row(queue, row) if row else QueueRow()
         if row or not create:
             return queue_row, False
         queue_row.id, queue_row.floor = self.fetch_one("new_queue")
@@ -197,9 +198,9 @@ class SqliteStep(Step):
         """One statement for all of them, and more only for those in which jobs are due."""
         found = self.fetch("counts_of", names=as_json(queues), now=self.now)
         numbers: list[QueueNumbers] = []
-        for row in sorted(found, key=_at):
+        for queue, row in zip(queues, sorted(found, key=_at), strict=True):
             heads, (expired, damaged, *columns) = row[1:4], row[4:]
-            queue_row = QueueRow(*columns) if columns[0] else QueueRow()
+            queue_row = read_queue_row(queue, columns) if columns[0] else QueueRow()
             is_due = any(head is not None and head <= self.now for head in heads)
             due = self._count_between(queue_row, (0, self.now + 1), heads)[0] if is_due else 0
             numbers.append(QueueNumbers(queue_row, due, expired, damaged))

@@ -7,7 +7,8 @@
 
 local changed = redis.call('ZRANGEBYSCORE', KEYS[1] .. ':changes', '(' .. ARGV[1], '+inf', 'WITHSCORES',
   'LIMIT', 0, ARGV[2])
-local answer = { tonumber(redis.call('GET', KEYS[2]) or 0), tonumber(redis.call('GET', KEYS[1] .. ':forgotten') or 0) }
+local version, forgotten = redis.call('GET', KEYS[2]) or 0, redis.call('GET', KEYS[1] .. ':forgotten') or 0
+local answer = { assert(tonumber(version)), assert(tonumber(forgotten)) }
 for i = 1, #changed, 2 do
   local kind, key = string.match(changed[i], '^(%Z*)%z(.*)$')
   local n = #answer
