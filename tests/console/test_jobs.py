@@ -291,3 +291,27 @@ def test_a_queue_without_history_says_so(boss: Visitor, client: duetime.Client) 
     assert "Nothing happened in this queue in this time." in page
     assert 'class="chart"' not in page
     client.queue(name).resume()
+
+
+def test_a_filter_is_saved_as_a_view_for_all_who_see_the_namespace(boss: Visitor, client: duetime.Client) -> None:
+    name = f"view{uuid.uuid4().hex[:8]}"
+    client.queue(name).push({"kind": "trial"}, delay="30m")
+    place = {"pool": "default", "namespace": "default", "queue": name}
+    wanted = {"state": "delayed", "text": "trial", "since": "10m"}
+    assert "Save view" not in boss.get("jobs", **place).text
+    assert "Save view" in boss.get("jobs", **place, **wanted).text
+    saved = boss.post("do/save-view", **place, **wanted, name="Trials soon").text
+    assert "Saved the view Trials soon" in saved
+    assert "&#34;kind&#34;: &#34;trial&#34;" in saved
+    link = next(part for part in boss.get("jobs").text.split('"') if part.startswith("/console/jobs?") and name in part)
+    assert "since=10m" in link  # it stays relative
+    assert "text=trial" in link
+    assert "at most 60 characters" in boss.post("do/save-view", **place, **wanted, name=" ").text
+    boss.post("do/add-user", name=f"v-{name}", role="viewer", password="correct horse staple")
+    viewer = Visitor(boss.admin)
+    with viewer.http:
+        viewer.log_in(f"v-{name}", "correct horse staple")
+        assert "Trials soon" in viewer.get("jobs", **place).text
+        assert viewer.post("do/delete-view", **place, name="Trials soon").status_code == 403
+    boss.post("do/delete-view", **place, name="Trials soon")
+    assert "Trials soon" not in boss.get("jobs", **place).text

@@ -47,6 +47,7 @@ from duetime.console.pages import (
 )
 from duetime.console.pages.jobs import preview
 from duetime.console.parts import ConsoleParts
+from duetime.console.saved_views import delete_view, save_view
 from duetime.console.searches import TextSearches
 from duetime.console.sessions import DEV, Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
@@ -145,6 +146,8 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     # Pages that take many ids, which do not fit into an address.
     ConsoleRoute("/bulk", bulk.show_bulk, Role.OPERATOR),
     ConsoleRoute("/failures-act", failures.preview_action, Role.OPERATOR),
+    ConsoleRoute("/do/save-view", save_view, Role.OPERATOR, jobs.list_jobs),
+    ConsoleRoute("/do/delete-view", delete_view, Role.OPERATOR),
     ConsoleRoute("/do/search", search.search_all),
     ConsoleRoute("/do/stop-search", search.stop),
     ConsoleRoute("/do/snooze", overview.snooze, Role.OPERATOR),

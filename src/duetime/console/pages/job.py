@@ -194,8 +194,8 @@ def _ttl_left(visit: Visit, job: Job | None) -> str:
 
 
 def _editable(body: bytes) -> tuple[str, str]:
-    """JSON with line breaks and indents. Forms change line ends, so a body with a carriage return is edited as base64,
-    like one that is no text.
+    """The body as it is, because other white space is another body to whoever signed it. Forms change line ends, so a
+    body with a carriage return is edited as base64, like one that is no text.
     """
     try:
         text = body.decode()

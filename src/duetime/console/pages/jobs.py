@@ -17,6 +17,7 @@ from duetime.console.formats import body_text
 from duetime.console.forms import FormReader
 from duetime.console.job_lines import job_line
 from duetime.console.queue_looks import LiveQueue
+from duetime.console.saved_views import saved_views
 from duetime.console.searches import contains
 from duetime.console.visit import Visit, chosen, queue_link
 from duetime.model.clock import MAX_INSTANT, rfc3339
@@ -189,7 +190,7 @@ async def check_queue_exists(visit: Visit, pool: str, queue: Queue) -> None:
 
 async def list_jobs(visit: Visit) -> Response:
     """The jobs of one queue by state and filter. Without a queue, the next jobs of all queues."""
-    if not visit.query.get("queue"):
+    if not visit.given("queue"):
         return await _list_all(visit)
     pool, queue = visit.pool(), visit.queue()
     await check_queue_exists(visit, pool, queue)
@@ -214,6 +215,7 @@ async def list_jobs(visit: Visit) -> Response:
         found=found,
         rows=[(job, text, quote_error(job.error)) for job, text in zip(found.jobs, found.previews, strict=True)],
         total=sum(getattr(counts, str(state)) for state in wanted.states),
+        views=saved_views(visit, pool, queue),
         tabs=TABS,
         verbs=VERBS,
         next_trail="\n".join([*trail, visit.query.get("cursor") or "-"]),
@@ -249,6 +251,7 @@ async def _list_all(visit: Visit) -> Response:
         tabs=ALL_TABS,
         counts=counts,
         rows=[(pool, job, preview(job)) for pool, job in found],
+        views=saved_views(visit),
         total=getattr(counts, state),
         counting=not look.is_known,
     )
