@@ -21,7 +21,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from duetime.bridges.payload import next_attempt
+from duetime.bridges.redisson import pack, unpack
+from duetime.callbacks.outcome import CallbackAnswer, describe, judge, retry_after_s
+from duetime.callbacks.targets import read_networks
+from duetime.cli.consume import read_lease
 from duetime.cli.push_file import own_queue
+from duetime.console.forms import read_span, whole_number
+from duetime.console.languages import choose
+from duetime.console.pages.job import read_attributes
+from duetime.console.searches import readable
 from duetime.engine.schedules import read_tick
 from duetime.http.exchange import RequestRefused, absolute_target
 from duetime.http.proxies import TrustedProxies
@@ -30,11 +39,15 @@ from duetime.journal.reader import read_segment
 from duetime.model.clock import duration_ms, instant_ms
 from duetime.model.condition import parse as parse_condition
 from duetime.model.errors import NOT_JSON, DuetimeError, InvalidCondition, InvalidRequest, InvalidSettings, InvalidTime
+from duetime.model.ids import timestamp_ms
 from duetime.model.job import Event, NewJob
 from duetime.model.masking import mask
 from duetime.model.names import Queue
+from duetime.model.priority_shares import read_shares
 from duetime.model.schedules import cron
+from duetime.model.schedules import parse as parse_schedule
 from duetime.model.settings import load, parse_file, read_size
+from duetime.model.topic import Topic, check_topic
 from duetime.model.when import read_when
 from duetime.protocols.lmstfy.wire import (
     Defaults,
@@ -44,15 +57,22 @@ from duetime.protocols.lmstfy.wire import (
     read_consuming,
     read_publishing,
 )
+from duetime.protocols.ouqiang import PushMessage
+from duetime.protocols.ouqiang import parse as parse_ouqiang
 from duetime.protocols.tcp import BadFrame, Frames, frame
-from duetime.stores.base import Push
+from duetime.stores.base import Cursor, Push
 from duetime.stores.memory.store import MemoryStore
+from duetime.stores.mysql.connection import MysqlAddress
+from duetime.stores.open import check_url
+from duetime.stores.postgres.connection import PostgresAddress
 from duetime.stores.redis.codec import is_value, read_header, read_info
+from duetime.stores.redis.connect import parse_address
 from duetime.stores.sql.outbox import OutboxRow
 from duetime.transfer.backup_file import check_backup, write_backup
 from duetime.wire.payload import read as read_payload
 from duetime.worker.batches import read_keeper
 from duetime.worker.groups import wants_result
+from tests.plugins.http_peer import QUICK, echo, serving
 
 MOST_TIMES = 2_000
 """A quadratic parser needs more than ten times as much for the length below."""
@@ -99,11 +119,30 @@ def read_redis_value(raw: bytes) -> None:
         read_header(raw)
 
 
+def read_answer(raw: bytes) -> None:
+    answer = CallbackAnswer(status=200, body=raw, headers={"retry-after": raw.decode("latin-1")})
+    describe(judge(TOPIC, CONDITION, answer), answer)
+    retry_after_s(answer, now_ms=NOW_MS)
+
+
+def read_url(raw: bytes) -> None:
+    url = raw.decode(errors="replace")
+    with suppress(InvalidRequest):
+        check_topic(Topic(key="q", callback=url))
+    with suppress(InvalidSettings):
+        check_url(url)
+        for read in (parse_address, PostgresAddress.parse, MysqlAddress.parse):
+            with suppress(InvalidSettings):
+                read(url)
+
+
 def read_task(raw: bytes) -> None:
     payload = read_payload(raw)
     wants_result(payload)
 
 
+TOPIC = Topic(key="q", callback="http://h/")
+CONDITION = parse_condition("{res.data.0.a} != 'b' || {res.code}<5")
 LINE = write_line(Entry(ts=NOW_MS, event=Event.ACCEPTED, id="a", born=NOW_MS, body="x", wrote_at=1, node="n", seq=1))
 
 PARSERS: dict[str, Parser] = {
@@ -171,6 +210,50 @@ PARSERS: dict[str, Parser] = {
         lambda raw: own_queue(raw, "ns"), (DuetimeError,), (b'{"queue":"abcdef","body":"x"}',), (b"[", b'{"queue":')
     ),
     "size": Parser(text(read_size), (ValueError,), (b"64MiB", b"1 GB", b"512"), (b"9", b"1.", b" ", b"M")),
+    "URL": Parser(
+        read_url,
+        (),
+        (b"redis://u:p@h:1/2?tls=1", b"postgresql://u@a,b/db?schema=x", b"mysql://u:p@h/db", b"http://h:80/p?q"),
+        (
+            *(b"/", b":", b"@", b"redis://", b"mysql://a:b@", b"postgresql://h,", b"http://[", b"?a=b&", b"%2f", b","),
+            b"redis://h/" + b"9" * LENGTH,
+            b"mysql://h/d?connections=" + b"9" * LENGTH,
+            b"postgresql://h/d?connections=" + b"9" * LENGTH,
+        ),
+    ),
+    "callback's answer": Parser(
+        read_answer,
+        (),
+        (b'{"code":1,"data":[{"a":"b"}]}', b"120", b"Sun, 15 Nov 2026 09:00:00 GMT"),
+        (b"[", b'{"data":', b"9", b"0 ", b"Sun, ", b"(", b":", b"-"),
+    ),
+    "Laravel payload": Parser(
+        next_attempt, (InvalidRequest,), (b'{"job":"a","attempts":1}', b'{"attempts":0,"x":{"attempts":3}}'),
+        (b"[", b'{"a":', b'"', b'\\', b'{"attempts":1,', b'"attempts":1,'),
+    ),
+    "Redisson element": Parser(unpack, (), (pack(b"body"),), (b"\0", b"\x08", b"\xff")),
+    "ouqiang body": Parser(
+        lambda raw: parse_ouqiang(raw, PushMessage), (InvalidRequest,),
+        (b'{"topic":"t","id":"i","delay":1,"ttr":2,"body":"b"}',), (b"[", b'{"topic":', b'"', b"9"),
+    ),
+    "cursor": Parser(text(Cursor.parse), (InvalidRequest,), (b"0:12:id",), (b"9", b"0:", b"0:1:a")),
+    "schedule": Parser(
+        text(parse_schedule), (InvalidRequest, InvalidTime), (b"every 1h", b"cron 0 9 * * * UTC"),
+        (b"every ", b"cron * ", b" ", b"every 9", b"cron 0 0 1,"),
+    ),
+    "id": Parser(text(timestamp_ms), (ValueError,), (b"01JCV7ZK5N01JCV7ZK5N01JCV7",), (b"0", b"Z")),
+    "shares": Parser(text(read_shares), (InvalidSettings,), (b"5:3:2, shop=8:1:1",), (b"5:", b"a=5:3:2,", b",")),
+    "networks": Parser(text(read_networks), (InvalidSettings,), (b"127.0.0.0/8, ::1",), (b"1.1.1.1,", b":", b"/")),
+    "lease": Parser(
+        text(read_lease), (DuetimeError,), (b"ns/q:a%20b:12:1",), (b":", b"%", b"a/b:c:1:" + b"9" * LENGTH)
+    ),
+    "number of a form": Parser(text(whole_number), (InvalidRequest,), (b" 12 ", b""), (b"0", b"9", b" ")),
+    "span of a form": Parser(text(read_span), (InvalidTime,), (b"5 minutes", b"1h"), (b"1 hour ", b"9", b" ", b"1h")),
+    "attributes of a form": Parser(text(read_attributes), (DuetimeError,), (b"a=b\nc=d",), (b"a=b\n", b"=", b"\n")),
+    "Accept-Language": Parser(
+        text(lambda given: choose("", given)), (), (b"zh-CN,zh;q=0.9,en",), (b",", b";", b"a-", b" ")
+    ),
+    "searched body": Parser(readable, (), (b'{"a":"\\u00e9"}',), (b"[", b'"\\', b'{"a":', b"\\u00e9")),
     "Redis value": Parser(read_redis_value, (), (b"\x02" + bytes(5) + b"body",), (b"\0", b"\x02", b"\xff")),
 }  # fmt: skip
 
@@ -288,3 +371,31 @@ def test_a_row_of_the_outbox_is_a_job_or_set_aside(row: Any) -> None:
     except (DuetimeError, ValueError):  # import_jobs() sets such a row aside
         return
     assert job.id == row.id
+
+
+HTTP_START = b"PUT / HTTP/1.1\r\nHost: localhost\r\n"
+HTTP_PIECES = {
+    "requests": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "headers": HTTP_START + b"a: b\r\n" * 50 + b"\r\n",
+    "folded headers": HTTP_START + b"a:\r\n" + b" b\r\n" * 50,
+    "chunks": HTTP_START + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 400 + b"0\r\n\r\n",
+    "chunk extensions": HTTP_START + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"a=b;" * 400,
+    "cookies": HTTP_START + b"Cookie: " + b"a=b; " * 500 + b"\r\n\r\n",
+    "escapes": b"GET /" + b"%25" * 1000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "blank lines": b"\r\n" * 100,
+}
+
+
+@pytest.mark.parametrize("name", HTTP_PIECES)
+async def test_the_http_server_takes_no_more_than_the_length_of_the_bytes_allows(name: str) -> None:
+    """CPU time of the loop until the server has answered or closed, with both ends of the connection in it."""
+    piece = HTTP_PIECES[name]
+    raw = (piece * (LENGTH // len(piece) + 1))[:LENGTH]
+    plain_s = _cpu_s(lambda: json.loads(json.dumps(raw.decode("latin-1"))))
+    async with serving(echo, QUICK) as server:
+        peer = await server.connect()
+        began = time.thread_time()
+        peer.say(raw)
+        peer.writer.write_eof()
+        await peer.closed()
+        assert time.thread_time() - began <= MOST_TIMES * plain_s

@@ -53,7 +53,7 @@ def write_lease(lease: Lease) -> str:
 def read_lease(text: str) -> Lease:
     """The inverse; InvalidRequest for anything else."""
     parts = text.strip().split(":")
-    if len(parts) != 4 or not all(part.isascii() and part.isdigit() for part in parts[2:]):
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts[2:]):
         raise InvalidRequest(f"lease must be copied from the output of `duetime reserve`, got {text!r}")
     queue = Queue.parse(parts[0])
     return Lease(check_queue(*queue), check_id(unquote(parts[1])), int(parts[2]), int(parts[3]))

@@ -44,9 +44,10 @@ class FormReader:
 def whole_number(text: str, *, most: int = 999_999_999, least: int = 0) -> int:
     """A number of a form; empty is the least. Raises InvalidRequest."""
     stripped = text.strip() or str(least)
-    if not stripped.isascii() or not stripped.isdigit() or not least <= int(stripped[:12]) <= most:
+    number = int(stripped) if stripped.isascii() and stripped.isdigit() and len(stripped) <= 12 else -1
+    if not least <= number <= most:
         raise InvalidRequest(f"must be a whole number from {least:,} to {most:,}, got {stripped[:40]!r}")
-    return int(stripped)
+    return number
 
 
 def read_span(text: str) -> int:

@@ -132,8 +132,8 @@ class MysqlAddress(Struct, frozen=True):
         parts = urlsplit(url)
         given = {name.replace("-", "_"): value for name, value in parse_qsl(parts.query, keep_blank_values=True)}
         prefix, connections = given.pop("prefix", DEFAULT_MYSQL_PREFIX), given.pop("connections", str(CONNECTIONS))
-        if not connections.isdecimal() or int(connections) < 1:
-            raise InvalidSettings(f"connections must be a number of at least 1, got {connections!r}")
+        if not connections.isdecimal() or len(connections) > 5 or int(connections) < 1:
+            raise InvalidSettings(f"connections must be a number from 1 to 99999, got {connections!r:.50}")
         mysql_table_names("", prefix)
         database = unquote(parts.path.removeprefix("/"))
         if not database or any(letter in database for letter in "/`"):

@@ -113,8 +113,8 @@ class PostgresAddress(Struct, frozen=True):
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         schema, prefix = options.pop("schema", DEFAULT_SCHEMA), options.pop("prefix", "")
         connections = options.pop("connections", str(CONNECTIONS))
-        if not connections.isdecimal() or int(connections) < 1:
-            raise InvalidSettings(f"connections must be a number of at least 1, got {connections!r}")
+        if not connections.isdecimal() or len(connections) > 5 or int(connections) < 1:
+            raise InvalidSettings(f"connections must be a number from 1 to 99999, got {connections!r:.50}")
         prepare = options.pop("prepare", "on")
         if prepare not in ("on", "off"):
             raise InvalidSettings(f"prepare must be on or off, got {prepare!r}")

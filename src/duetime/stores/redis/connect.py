@@ -74,8 +74,12 @@ def parse_address(url: str) -> Address:
     service = path.pop(0) if parts.scheme == "redis+sentinel" and path else ""
     if parts.scheme == "redis+sentinel" and not service:
         raise InvalidSettings("a Sentinel URL must name a service: redis+sentinel://host:26379/service")
-    if len(path) > 1 or (path and not path[0].isdecimal()) or (path != [] and parts.scheme == "redis+cluster"):
-        raise InvalidSettings(f"the database in a Redis URL must be a number, got {'/'.join(path)!r}")
+    if (
+        len(path) > 1
+        or (path and not (path[0].isdecimal() and len(path[0]) < 10))
+        or (path != [] and parts.scheme == "redis+cluster")
+    ):
+        raise InvalidSettings(f"the database in a Redis URL must be a number, got {'/'.join(path)!r:.50}")
     default_port = 26379 if parts.scheme == "redis+sentinel" else 6379
     return Address(
         scheme=parts.scheme,
