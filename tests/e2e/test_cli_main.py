@@ -242,3 +242,28 @@ def test_an_unknown_option_leads_to_the_field_and_not_to_the_help(shell: Shell) 
     assert ran.code == 2
     assert "Possible options: --help" not in ran.err
     assert "--set schedule=VALUE" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["push", "mail", "x", "--tries", "x"], "'--tries': must be a whole number; `duetime push --help`"),
+        (["push", "mail", "x", "--tries", "-1"], "'--tries': must be at least 0; `duetime push --help`"),
+        (
+            ["list", "mail", "--state", "redy"],
+            "'--state': 'redy' is not one of 'running', 'ready', 'delayed', 'failed';",
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused_in_plain_words(shell: Shell, arguments: list[str], says: str) -> None:
+    refused = shell.run(*arguments)
+    assert refused.code == 2
+    assert says in refused.err
+
+
+def test_the_states_of_the_api_are_options_too(shell: Shell) -> None:
+    shell.ok("push", "mail", "x", "--id", "a")
+    shell.ok("reserve", "mail")
+    for word in ("leased", "running"):
+        [job] = shell.ok("list", "mail", "--state", word, "--json").documents
+        assert (job["id"], job["state"]) == ("a", "leased")

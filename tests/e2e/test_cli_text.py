@@ -6,7 +6,7 @@ from duetime.cli.consume import read_lease, write_lease
 from duetime.cli.options import parse_attributes, parse_when
 from duetime.cli.output import body_text, preview, relative, safe
 from duetime.model.errors import InvalidId, InvalidName, InvalidRequest, InvalidTime
-from duetime.model.humanise import span
+from duetime.model.humanise import counted, span
 from duetime.model.job import Lease
 from duetime.model.names import Queue
 from duetime.model.when import When
@@ -95,3 +95,8 @@ def test_nothing_from_a_job_can_steer_the_terminal() -> None:
     assert body_text(b"\xff\x00") == "<2 bytes that are not text; --json has them in base64>"
     assert preview(b"a\nb  c") == "a b c"
     assert len(preview(b"x" * 100)) == 48
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 jobs"), (1, "1 job"), (1200, "1,200 jobs")])
+def test_a_count_has_its_noun(count: int, text: str) -> None:
+    assert counted(count, "job") == text

@@ -91,7 +91,7 @@ def test_there_and_back_while_producers_push_and_movers_are_killed(
         shell.run("move", "--from", source, "--to", target)
         pushed += int(stop(producer).strip())
         done = shell.ok("move", "--from", source, "--to", target, "--json").documents[-1]
-        assert (done["whole"], done["left"], done["problems"]) == (True, 0, [])
+        assert (done["complete"], done["left"], done["problems"]) == (True, 0, [])
     assert asyncio.run(settle(sqlite, journal)) == 0
 
     lives: dict[tuple[str, int], Counter[str]] = {}
@@ -176,7 +176,7 @@ def test_a_backup_is_made_checked_and_restored(shell: Shell, tmp_path: Path) -> 
     shell.ok("push", "mail", "x", "--delay", "1h", "--id", "a")
     saved = shell.ok("backup", "jobs.backup", "--json").document
     assert (saved["jobs"], saved["queues"]) == (1, 1)
-    assert shell.ok("restore", "jobs.backup", "--check", "--json").document["whole"]
+    assert shell.ok("restore", "jobs.backup", "--check", "--json").document["complete"]
     assert shell.run("backup", "jobs.backup").code == 1
     target = f"sqlite://{tmp_path}/new.db"
     shell.ok("restore", "jobs.backup", "--url", target)

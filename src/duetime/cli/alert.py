@@ -18,6 +18,7 @@ from duetime.cli.output import moment, note, safe
 from duetime.client.store_link import AdminCall, send_admin
 from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError
+from duetime.model.humanise import counted
 from duetime.model.masking import mask
 from duetime.model.names import is_mail
 from duetime.stores.registry import Registry
@@ -150,7 +151,7 @@ def test(target: Target) -> None:
     lines += [f"not reached  {one}" for one in sent["not_reached"]]
     target.answer.show(sent, "\n".join(lines))
     if missed := len(sent["not_reached"]):
-        raise NotSent(f"{missed} of {len(lines)} addresses were not reached")
+        raise NotSent(f"not reached: {missed} of {counted(len(lines), 'address')}")
 
 
 def _ask(

@@ -9,6 +9,7 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import moment, safe
 from duetime.model.clock import SystemClock
 from duetime.model.errors import NotFound
+from duetime.model.humanise import counted
 from duetime.model.names import check_queue
 from duetime.worker.app import App
 from duetime.worker.batches import KEEPERS, BatchStatus, list_keepers
@@ -116,7 +117,7 @@ def shift(
     """
     with _app(target) as app:
         moved = app.find_batch(batch).shift(f"-{by}" if earlier else by)
-    text = f"{safe(batch)}: {moved:,} jobs are due {by} {'earlier' if earlier else 'later'}"
+    text = f"{safe(batch)}: {counted(moved, 'job')} moved to {by} {'earlier' if earlier else 'later'}"
     target.answer.show({"namespace": target.space, "batch": batch, "moved": moved}, text)
 
 

@@ -15,6 +15,7 @@ from duetime.cli.queues import show_removed
 from duetime.client.client import QueueClient
 from duetime.model.clock import duration_ms, instant_ms
 from duetime.model.errors import Conflict, InvalidRequest, JobNotFound
+from duetime.model.humanise import counted
 from duetime.model.job import STEP_JOBS, Job, Moved, State, chunks
 from duetime.model.names import check_id
 from duetime.wire.payload import describe
@@ -167,7 +168,7 @@ def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None
         queue_client = client.queue(queue)
         if options.every:
             count = queue_client.counts().dead
-            answer.confirm(f"Delete {count:,} failed jobs of {queue_client.name}?", yes=options.yes)
+            answer.confirm(f"Delete {counted(count, 'failed job')} of {queue_client.name}?", yes=options.yes)
             show_removed(answer, queue_client.name, queue_client.dead.clear())
             return
         # All are checked before one is deleted: a job that has not failed must not be deleted by mistake.
@@ -201,7 +202,7 @@ def prune(
         before = queue_client.counts().now - age_ms
         if not yes:
             old = itertools.takewhile(lambda job: job.dead_at < before, walk(queue_client, State.DEAD))
-            answer.confirm(f"Delete {sum(1 for _ in old):,} failed jobs of {queue_client.name}?", yes=False)
+            answer.confirm(f"Delete {counted(sum(1 for _ in old), 'failed job')} of {queue_client.name}?", yes=False)
         # The first page is in order of death, so its old ones are the first.
         while count := sum(job.dead_at < before for job in queue_client.dead.list_jobs(limit=STEP_JOBS).jobs):
             removed += queue_client.dead.clear(limit=count)

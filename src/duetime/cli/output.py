@@ -49,6 +49,11 @@ class StateWord(StrEnum):
     DELAYED = "delayed"
     FAILED = "failed"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "StateWord | None":
+        """Options also accept the words of the API, as `--json` prints them."""
+        return {State.LEASED.value: cls.RUNNING, State.DEAD.value: cls.FAILED}.get(str(value))
+
     @property
     def state(self) -> State:
         return {StateWord.RUNNING: State.LEASED, StateWord.FAILED: State.DEAD}.get(self) or State(self)

@@ -6,6 +6,7 @@ import none of them.
 
 import inspect
 import os
+import re
 import sys
 from enum import Enum
 from importlib import import_module
@@ -203,12 +204,24 @@ class Usage(InvalidRequest):
     code = "usage"
 
 
+PLAIN_WORDS = {
+    "Value error, ": "",
+    r"Input should be a valid integer, .*": "must be a whole number",
+    r"Input should be a valid number, .*": "must be a number",
+    "Input should be greater than or equal to": "must be at least",
+    "Input should be less than or equal to": "must be at most",
+}
+"""What Typer says about a wrong value, in pydantic's words."""
+
+
 def usage_error(error: typer.TyperException) -> Usage:
     message = error.format_message().rstrip(".")
     if not message:  # no arguments at all: the help has been printed
         sys.exit(2)
     context: Any = getattr(error, "ctx", None)
     message = message.removesuffix(" (Possible options: --help)")
+    for pydantics, plain in PLAIN_WORDS.items():
+        message = re.sub(pydantics, plain, message)
     unknown: str | None = getattr(error, "option_name", None) if hasattr(error, "possibilities") else None
     if unknown and any("--set" in param.opts for param in context.command.params):
         message = f"{message}; fields without an option are given as --set {unknown.lstrip('-')}=VALUE"

@@ -145,18 +145,18 @@ def draw(frame: TopFrame, target: Target, problem: str = "") -> RenderableType:
     for row in frame.rows:
         table.add_row(*_cells(row))
     for name, queue, sizes in frame.others:
-        counted = _number(sizes.ready, "green"), _number(sizes.delayed, "cyan"), _number(sizes.reserved, "yellow")
+        cells = _number(sizes.ready, "green"), _number(sizes.delayed, "cyan"), _number(sizes.reserved, "yellow")
         unknown = [Text("-", style="dim")] * 4
-        table.add_row(Text(f"{name}: {queue}"), *counted, *unknown, _lateness(_late_there(sizes, frame.now)), Text(""))
+        table.add_row(Text(f"{name}: {queue}"), *cells, *unknown, _lateness(_late_there(sizes, frame.now)), Text(""))
     totals = frame.totals
     head = Text.assemble(("Duetime", "bold"), f"  {target.space} at {mask(target.address)}  {rfc3339(frame.now)}")
     sums = Text(
-        f"{len(frame.rows) + frame.hidden} queues: {totals.ready:,} ready, {totals.delayed:,} delayed, "
+        f"{counted(len(frame.rows) + frame.hidden, 'queue')}: {totals.ready:,} ready, {totals.delayed:,} delayed, "
         f"{totals.leased:,} running, {totals.dead:,} failed",
         style="dim",
     )
     body = table if frame.rows or frame.others else Text(f"no queues in {target.space} yet", style="dim")
-    foot: list[Text] = [Text(f"and {frame.hidden} less busy queues", style="dim")] if frame.hidden else []
+    foot: list[Text] = [Text(f"and {counted(frame.hidden, 'less busy queue')}", style="dim")] if frame.hidden else []
     foot += [Text(problem, style="bold red")] if problem else []
     return Group(head, sums, Text(""), body, *foot)
 

@@ -18,6 +18,7 @@ from duetime.client.store_link import on_store, opened_store
 from duetime.client.transport import check_is_store
 from duetime.model.clock import duration_ms
 from duetime.model.errors import DuetimeError, InvalidRequest
+from duetime.model.humanise import counted
 from duetime.model.masking import mask
 from duetime.stores.open import migrate_store, pending_migrations
 from duetime.transfer.backup_file import check_backup, restore_backup, write_backup
@@ -63,7 +64,7 @@ def move(places: MovePlaces, options: MoveOptions, target: Target) -> None:
         return
     report = _run(places, options, as_json=target.json)
     _show(report, target.answer)
-    if not report.is_whole:
+    if not report.is_complete:
         raise typer.Exit(1)
 
 
@@ -94,12 +95,15 @@ async def _survey(places: MovePlaces, answer: Answer) -> None:
         source = await stack.enter_async_context(opened_store(places.source))
         counts, records = await survey(source), await read_records(source.registry)
         document: dict[str, Any] = {"records": len(records), "jobs": sum(one.total for one in counts.values())}
-        text = f"{document['jobs']:,} jobs in {len(counts):,} queues and {len(records):,} records of the registry."
+        text = (
+            f"{counted(document['jobs'], 'job')} in {counted(len(counts), 'queue')} "
+            f"and {counted(len(records), 'record')} of the registry."
+        )
         if _is_there(places.target):
             target = await stack.enter_async_context(opened_store(places.target))
             skew_ms, queues = await clock_skew_ms(source, target), len(await target.queues())
             document |= {"skew_ms": skew_ms, "target_queues": queues}
-            text += f" The target has {queues:,} queues; its clock is {skew_ms:+,} ms off."
+            text += f" The target has {counted(queues, 'queue')}; its clock is {skew_ms:+,} ms off."
         else:
             text += f" {mask(places.target)} would be made."
     for queue, one in counts.items():
@@ -134,11 +138,13 @@ def _show(report: MoveReport, answer: Answer) -> None:
             "other_records": report.other_records,
             "problems": report.problems,
             "skew_ms": report.skew_ms,
-            "whole": report.is_whole,
+            "complete": report.is_complete,
         },
-        f"{report.moved:,} jobs and {report.records:,} records moved"
+        f"moved {counted(report.moved, 'job')} and {counted(report.records, 'record')}"
         + (
-            "; nothing is left at the source." if report.is_whole else f"; {report.left:,} jobs are left: run it again."
+            "; nothing is left at the source."
+            if report.is_complete
+            else f"; left at the source: {counted(report.left, 'job')}. Run it again."
         ),
     )
 
@@ -171,7 +177,8 @@ def backup(file: BackupFile, target: Target) -> None:
             raise BackupNotWritten(f"cannot write {file}: {error.strerror or error}") from None
     target.answer.show(
         {"file": str(file), "jobs": done.jobs, "records": done.records, "queues": done.queues, "sha256": done.sha256},
-        f"{file}: {done.jobs:,} jobs in {done.queues:,} queues, {done.records:,} records. sha256 {done.sha256}",
+        f"{file}: {counted(done.jobs, 'job')} in {counted(done.queues, 'queue')}, {counted(done.records, 'record')}. "
+        f"sha256 {done.sha256}",
     )
 
 
@@ -179,12 +186,12 @@ def backup(file: BackupFile, target: Target) -> None:
 def restore(
     file: BackupFile,
     target: Target,
-    check: Annotated[bool, typer.Option("--check", help="Only check that the file is whole.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check that the file is complete.")] = False,
 ) -> None:
     """Load a backup into an empty store of any kind.
 
-    Checks the whole file first, and refuses a store that has jobs. Run it again if it was interrupted. A job that was
-    leased is delivered when its lease would have ended.
+    Checks the file first, and refuses a store that has jobs. Run it again if it was interrupted. A job that was leased
+    is delivered when its lease would have ended.
 
     Examples:
         duetime restore jobs.backup --check
@@ -194,13 +201,18 @@ def restore(
     found = check_backup(file)
     document: dict[str, Any] = {"file": str(file), "jobs": found.jobs, "records": found.records, "sha256": found.sha256}
     if check:
-        answer.show({**document, "whole": True}, f"{file} is whole: {found.jobs:,} jobs, {found.records:,} records.")
+        answer.show(
+            {**document, "complete": True},
+            f"{file} is complete: {counted(found.jobs, 'job')}, {counted(found.records, 'record')}.",
+        )
         return
     if not target.is_chosen:
         raise InvalidRequest("restore needs the URL of a store: give it with --url or DUETIME_URL")
     with show_progress("restore", total=found.jobs, as_json=target.json, unit="jobs") as progress:
         on_store(target.address, lambda store: restore_backup(store, file, found, progress.advance_to))
-    answer.show({**document, "restored": True}, f"{found.jobs:,} jobs and {found.records:,} records restored.")
+    answer.show(
+        {**document, "restored": True}, f"restored {counted(found.jobs, 'job')} and {counted(found.records, 'record')}."
+    )
 
 
 @takes_options

@@ -45,6 +45,12 @@ def exact_duration(ms: int) -> str:
     return f"{ms}ms" if ms else "0s"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 job`, `1,200 jobs`: for nouns with a regular plural."""
+    plural = noun if count == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count:,} {plural}"
+
+
 def size(count: float) -> str:
     """`512 B`, `1.5 MiB`."""
     for unit, each in _UNITS_BYTES:

@@ -91,7 +91,7 @@ class MoveReport:
         return sum(one.left for one in self.queues)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return not self.left and all(one.is_verified for one in self.queues)
 
 
