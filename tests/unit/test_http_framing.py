@@ -255,7 +255,7 @@ async def test_answers_are_counted_by_status_on_both_paths() -> None:
         status = int(scope["path"][2:])
         if scope["path"].startswith("/f"):
             exchange: Exchange = scope["extensions"]["duetime.exchange"]
-            exchange.answer(status, (), b"fast")
+            exchange.finish(status, (), b"fast")
         else:
             await answer(send, status, b"slow")
 

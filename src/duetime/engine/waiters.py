@@ -122,10 +122,23 @@ class Waiter:
         return False
 
     def set_result(self, deliveries: list[Delivery], /) -> None:
-        self.reserving.on_deliveries(self, deliveries)
+        if self.answer.done():
+            self.reserving.waiters.give_back(deliveries)
+        elif deliveries:
+            self.answer.set_result(deliveries)
+        else:
+            self.free()
+        self.reserving.on_answer(is_full=len(deliveries) == self.limit)
 
     def set_exception(self, error: Exception, /) -> None:
-        self.reserving.on_error(self, error)
+        """Consumers wait through an outage until their deadline; the safety net asks again when the store is back."""
+        self.reserving.forget_job()
+        if isinstance(error, StoreUnavailable):
+            self.reserving.waiters.outage = error
+        else:
+            self.fail(error)
+        self.free()
+        self.reserving.on_answer(is_full=False)
 
 
 class QueueWaiters:
@@ -140,7 +153,7 @@ class QueueWaiters:
     def __init__(self, queue: Queue, waiters: "Waiters") -> None:
         self.queue = queue
         self.parked: dict[Waiter, None] = {}
-        self._waiters = waiters
+        self.waiters = waiters
         self._next_at: int | None = None
         self._seen_version = 0
         self._sent_version: int | None = None
@@ -155,10 +168,10 @@ class QueueWaiters:
         """There may be a job: reserve in the next turn of the event loop, or after the reserve that is under way."""
         if self._is_reserving:
             self._repeat = True
-        elif self.parked and not self._waiters.closed:
+        elif self.parked and not self.waiters.closed:
             self._is_reserving = True
             # A reserve is made for many consumers, so it carries no request id and no trace.
-            asyncio.get_running_loop().call_soon(self._reserve, context=self._waiters.context)
+            asyncio.get_running_loop().call_soon(self._reserve, context=self.waiters.context)
 
     def on_waiter_free(self) -> None:
         """A consumer is free again: reserve, but only if a job is known to be due.
@@ -175,7 +188,7 @@ class QueueWaiters:
         is_outdated = (
             self._sent_version is not None and self._seen_version <= self._sent_version and self._timer is None
         )
-        self._seen_version = self._waiters.version
+        self._seen_version = self.waiters.version
         if self._next_at is None or due_at < self._next_at or is_outdated:
             self._next_at = due_at
             self.set_timer()
@@ -197,7 +210,7 @@ class QueueWaiters:
         self.cancel_timer()
         if self._next_at is None or not self.parked:
             return
-        seconds = self._waiters.time.seconds_until(self._next_at) if now is None else (self._next_at - now) / 1000
+        seconds = self.waiters.time.seconds_until(self._next_at) if now is None else (self._next_at - now) / 1000
         if seconds <= 0:
             self.signal()
         else:
@@ -221,12 +234,12 @@ class QueueWaiters:
         if not chosen:
             self._is_reserving = False
             return
-        self._sent_version = self._waiters.version
+        self._sent_version = self.waiters.version
         self._unanswered, self._got_all = len(chosen), True
         for waiter in chosen:
             waiter.busy, waiter.reserving = True, self
             try:
-                self._waiters.submit(ReserveRequest(self.queue, waiter.ttr_ms, waiter.limit), waiter)
+                self.waiters.submit(ReserveRequest(self.queue, waiter.ttr_ms, waiter.limit), waiter)
             except Exception as error:  # of any kind: it is the answer
                 waiter.set_exception(error)
 
@@ -246,33 +259,16 @@ class QueueWaiters:
             chosen.append(waiter)
         return chosen
 
-    def on_deliveries(self, waiter: Waiter, deliveries: list[Delivery]) -> None:
-        self._got_all = self._got_all and len(deliveries) == waiter.limit
-        if waiter.answer.done():
-            self._waiters.give_back(deliveries)
-        elif deliveries:
-            waiter.answer.set_result(deliveries)
-        else:
-            waiter.free()
-        self._on_answer()
-
-    def on_error(self, waiter: Waiter, error: Exception) -> None:
-        """Consumers wait through an outage until their deadline; the safety net asks again when the store is back.
-
-        Until then the list forgets the jobs that this reserve was for, or those of several queues would fail in turns.
+    def forget_job(self) -> None:
+        """The reserve under way failed: forget the job that it was for, or the reserves of several queues would start
+        and fail in turns.
         """
-        self._got_all = False
         if self._sent_version is not None and self._seen_version <= self._sent_version and self._timer is None:
             self._next_at = None
-        if isinstance(error, StoreUnavailable):
-            self._waiters.outage = error
-        else:
-            waiter.fail(error)
-        waiter.free()
-        self._on_answer()
 
-    def _on_answer(self) -> None:
-        """After the last answer the next reserve may be sent."""
+    def on_answer(self, *, is_full: bool) -> None:
+        """A consumer of the reserve under way has its answer. After the last one the next reserve may be sent."""
+        self._got_all = self._got_all and is_full
         self._unanswered -= 1
         if self._unanswered:
             return

@@ -292,16 +292,39 @@ class Exchange:
         context.run(self.operation.fail, self, error)
 
     def finish(self, status: int, headers: Headers, body: bytes) -> bool:
-        """Answer, and end the request. False if the client disconnected."""
+        """Send a whole answer, as two messages to `send` would, and end a request without a task. Returns False if the
+        client disconnected. An application must not call it if it got another `send` than the exchange's.
+        """
         try:
-            self.answer(status, headers, body)
+            if self.gone:
+                return False
+            if len(body) > SMALL:
+                self._check_room(len(body))
+            if not self.keep or self.more_body or status in NO_BODY or self.method == b"HEAD":
+                data = self._head({"status": status, "headers": headers}, body, more=False)
+            else:
+                service = self._service
+                service.answers[status] += 1
+                data = b"%b%bX-Request-ID: %b\r\n%bcontent-length: %d\r\n\r\n%b" % (
+                    STATUS_LINES[status],
+                    service.date_line,
+                    self.request_id.encode(),
+                    service.header_block(headers),
+                    len(body),
+                    body,
+                )
+            self.connection.transport.write(data)
+            self.head_sent = self.finished = True
+            if self._changed is not None:
+                self._changed.set()
+            self.connection.answered(self)
+            return True
         except ClientGone:
             return False
         finally:
             if self.task is None:
                 self.refund()
                 self._service.end(self)
-        return True
 
     # --- the application's side
 
@@ -353,34 +376,6 @@ class Exchange:
         self.buffered = 0
         self._body_given = not self.more_body
         return body
-
-    def answer(self, status: int, headers: Headers, body: bytes) -> None:
-        """Send a whole answer, as two messages to `send` would. Raises ClientGone.
-
-        Only for an application that got this exchange's own `send`, and not one that wraps it.
-        """
-        if self.gone:
-            raise ClientGone
-        if len(body) > SMALL:
-            self._check_room(len(body))
-        if not self.keep or self.more_body or status in NO_BODY or self.method == b"HEAD":
-            data = self._head({"status": status, "headers": headers}, body, more=False)
-        else:
-            service = self._service
-            service.answers[status] += 1
-            data = b"%b%bX-Request-ID: %b\r\n%bcontent-length: %d\r\n\r\n%b" % (
-                STATUS_LINES[status],
-                service.date_line,
-                self.request_id.encode(),
-                service.header_block(headers),
-                len(body),
-                body,
-            )
-        self.connection.transport.write(data)
-        self.head_sent = self.finished = True
-        if self._changed is not None:
-            self._changed.set()
-        self.connection.answered(self)
 
     async def send(self, message: Message) -> None:
         if self.gone:

@@ -90,7 +90,8 @@ async def send_answer(
         shared = ()
     exchange = exchange_of(scope)
     if exchange is not None and not own and send == exchange.send:
-        exchange.answer(status, tuple(shared), body)
+        if not exchange.finish(status, tuple(shared), body):
+            raise ClientGone
         return
     headers = [*shared, *own]
     if status != NO_CONTENT:
