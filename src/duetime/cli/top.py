@@ -34,7 +34,7 @@ from duetime.client.calls import QueueStatus
 from duetime.client.client import QueueClient
 from duetime.model.clock import duration_ms, rfc3339
 from duetime.model.errors import DuetimeError, InvalidRequest, StoreUnavailable
-from duetime.model.humanise import span
+from duetime.model.humanise import counted, span
 from duetime.model.job import DAY_MS, Counts, sum_counts
 from duetime.model.masking import mask
 from duetime.model.names import Queue
