@@ -90,7 +90,7 @@ class Registry(Protocol):
     def watch(self) -> AsyncIterator[int]:
         """The registry's version: once at the start, after every reconnect and after writes by any process.
 
-        A hint: versions may be skipped. Call `changes` to read what was written.
+        A hint: versions may be skipped or lost. Call `changes` to read what was written, also every second.
         """
         ...
 

@@ -16,7 +16,7 @@ from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connec
 from duetime.stores.mysql.session import AnnouncementSession, MysqlSession
 from duetime.stores.sql.server_store import ServerStore
 from duetime.stores.sql.step import Step
-from duetime.stores.sql.wake import POLL_S, Announcement, AnnouncingHub, encode_announcement
+from duetime.stores.sql.wake import LISTEN_AGAIN_S, Announcement, AnnouncingHub, encode_announcement
 
 log = logging.getLogger("duetime.mysql")
 
@@ -84,7 +84,7 @@ class MysqlWakeHub(AnnouncingHub):
                 log.warning("mysql_listener_lost", extra={"error": str(error)})
                 self._last = None
                 self._listening_now.set()
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(LISTEN_AGAIN_S)
 
     async def _poll_once(self) -> None:
         if self._last is None:

@@ -2,8 +2,8 @@
 
 Processes wake each other by NOTIFY, never in a transaction that changes jobs: a commit that notifies takes a lock of
 the whole server. So announcements are sent on a connection of their own. One more connection listens. Behind a pooler
-that hands out connections per transaction no notification arrives; then consumers and watchers depend on the polls
-(see `sql/wake.py`).
+that hands out connections per transaction no notification arrives; then the engine's checks, once a second, find what
+is new.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from duetime.stores.postgres.connection import PostgresAddress, PostgresLink, tr
 from duetime.stores.postgres.one_job import PostgresOneJob
 from duetime.stores.sql.server_store import ServerStore
 from duetime.stores.sql.step import Step
-from duetime.stores.sql.wake import POLL_S, Announcement, AnnouncingHub, encode_announcement
+from duetime.stores.sql.wake import LISTEN_AGAIN_S, Announcement, AnnouncingHub, encode_announcement
 
 log = logging.getLogger("duetime.postgres")
 
@@ -72,7 +72,7 @@ class PostgresWakeHub(AnnouncingHub):
                         probe.cancel()
             except psycopg.Error as error:
                 log.warning("postgres_listener_lost", extra={"error": str(translate(error))})
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(LISTEN_AGAIN_S)
 
     async def _probe(self) -> None:
         """Warn if our own notification does not come back; behind some poolers none ever does."""

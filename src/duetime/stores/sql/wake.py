@@ -131,14 +131,15 @@ def _offer(listener: "asyncio.Queue[Wake | None]", wake: Wake | None) -> None:
 # --- between processes of one database server
 #
 # The announcements of steps are collected, merged and sent at most 20 times a second, on a connection of their own and
-# never in a transaction that changes jobs. An announcement may be lost: the engine checks the heads of its queues every
-# second, and watchers of the registry depend on the poll of its version.
+# never in a transaction that changes jobs. An announcement may be lost: the engine checks the heads of its queues and
+# its copy of the registry every second.
 
 
 log = logging.getLogger("duetime.stores")
 
 PAUSE_S = 0.05
-POLL_S = 1.0
+LISTEN_AGAIN_S = 1.0
+FINISH_S = 1.0
 
 
 class Announcement(Struct, frozen=True, array_like=True):
@@ -228,7 +229,7 @@ class AnnouncingHub(WakeHub):
 
     async def _join(self) -> None:
         if not self._tasks:
-            self._tasks = [self._start(self._listen(), "listener"), self._start(self._poll(), "poll")]
+            self._tasks = [self._start(self._listen(), "listener")]
         self._see_version(await self._read_version())
 
     def _start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
@@ -258,16 +259,10 @@ class AnnouncingHub(WakeHub):
             self._deliver(Wake(Queue(namespace, name), results=tuple(ids)))
         return False
 
-    async def _poll(self) -> None:
-        while True:
-            await asyncio.sleep(POLL_S)
-            with suppress(DuetimeError):
-                self._see_version(await self._read_version())
-
     async def finish(self) -> None:
         """Wait for a moment until pending announcements are sent, then close the connections."""
         if (announcer := self._announcer) is not None:
-            await asyncio.wait([announcer], timeout=POLL_S)
+            await asyncio.wait([announcer], timeout=FINISH_S)
             announcer.cancel()
         if self._ending:
             await asyncio.wait(self._ending)
