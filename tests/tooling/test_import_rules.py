@@ -123,7 +123,8 @@ def test_a_new_module_must_be_given_its_place(tmp_path: Path, module: str) -> No
 def test_programs_that_only_push_need_nothing_of_posix() -> None:
     """As on Windows: the modules and functions that it lacks are taken away."""
     program = """
-import asyncio, concurrent.futures.process, multiprocessing.connection, os, subprocess, sys, httpx, zoneinfo
+import asyncio, concurrent.futures.process, importlib, multiprocessing.connection, os, subprocess, sys, zoneinfo
+import httpx, rich.live, rich.progress, typer._click.termui, typer.main
 for name in ("fcntl", "resource", "pwd", "grp", "termios", "uvloop"):
     sys.modules[name] = None
 for name in ("register_at_fork", "sysconf", "fork", "getuid"):
@@ -140,6 +141,8 @@ with duetime.testing.in_memory(app) as box:
     send.later("5m", "ann")
     box.travel("5m")
     assert [one.is_done for one in box.run()] == [True]
+for name in ("program", "push", "consume", "jobs", "queues", "failed", "top", "topic", "schedule", "tokens", "batches"):
+    importlib.import_module("duetime.cli." + name)
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 0, ran.stderr

@@ -9,9 +9,7 @@ cost that does not depend on the length of the queue, and never fetches a body.
 import itertools
 import select
 import sys
-import termios
 import time
-import tty
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -223,9 +221,12 @@ def frame_document(frame: TopFrame) -> dict[str, Any]:
 @contextmanager
 def single_keys() -> Generator[bool]:
     """Keys arrive without Enter and without echo; False if there is no keyboard."""
-    if not sys.stdin.isatty():
+    if sys.platform == "win32" or not sys.stdin.isatty():
         yield False
         return
+    import termios  # noqa: PLC0415 (not on Windows)
+    import tty  # noqa: PLC0415
+
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)
