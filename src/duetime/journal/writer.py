@@ -148,16 +148,18 @@ class Writer:
         def numbered(place: bytes, seq: int) -> list[bytes]:
             return [write_draft(draft, b"%b%d," % (place, at)) for at, draft in enumerate(drafts, seq)]
 
-        self.append_lines(numbered)
-        if hurry:
-            self._signal(SOON)
+        self.append_lines(numbered, hurry=hurry)
 
-    def append_lines(self, numbered: Numbered) -> None:
-        """As `append` without `hurry`, for callers that make lines faster than drafts can be encoded."""
+    def append_lines(self, numbered: Numbered, *, hurry: bool = False) -> None:
+        """As `append`, for callers that make lines faster than drafts can be encoded."""
         with self._lock:
             lines = numbered(self._place % (time.time_ns() // 1_000_000), self.seq + 1)
             self._lines.extend(lines)
             self.seq += len(lines)
+            is_signalled = not hurry or self._wanted >= SOON
+            self._wanted = self._wanted if is_signalled else SOON
+        if not is_signalled:
+            self._signals.put(SOON)
 
     def flush_to(self, reply: Reply) -> None:
         """Write everything in line, and send `reply` the outcome."""
@@ -217,13 +219,6 @@ class Writer:
         self._signals.put(NOW)
         self._thread.join()
         self._thread, self.is_open = None, False
-
-    def _signal(self, wanted: int) -> None:
-        with self._lock:
-            if self._wanted >= wanted:
-                return
-            self._wanted = wanted
-        self._signals.put(wanted)
 
     # --- the thread
 

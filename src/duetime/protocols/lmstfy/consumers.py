@@ -6,6 +6,7 @@ import math
 import time
 from binascii import b2a_base64
 from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
 
 from duetime.engine import Engine
 from duetime.engine.requests import AckByIdRequest, ReserveRequest
@@ -94,7 +95,7 @@ class Consume(LmstfyOperation[Consuming]):
             if not self.finish(exchange, delivered_answer(self.tools, self.pool, result, self.asked)):
                 self.pools.engine(self.pool).give_back_later(result)
         elif self.asked.timeout and not exchange.gone and exchange.task is None:
-            exchange.start(lambda: self._wait(exchange.context + self.asked.timeout))
+            exchange.start(partial(self._wait, exchange.context + self.asked.timeout))
         else:
             self.finish(exchange, NO_JOB)
 

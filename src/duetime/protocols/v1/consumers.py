@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from msgspec import UNSET
 
@@ -74,7 +75,7 @@ class ReserveOperation(V1Operation[ReserveIn]):
     def respond(self, exchange: Exchange, result: list[Delivery]) -> None:
         request: ReserveRequest = exchange.context[1]
         if request.wait_ms and not (result or exchange.task or exchange.gone):
-            exchange.start(lambda: self._wait(request))
+            exchange.start(partial(self._wait, request))
         elif not self.finish(exchange, _delivered_reply(result)):
             self.pools.engine(self.pool).give_back_later(result)
 
