@@ -1,8 +1,8 @@
 """Delayed and blocking queues as plain collections of values, after Redisson's, for asyncio.
 
-Both are views of one ordinary queue: what is offered with a delay to the DelayedQueue is there to take from the
-BlockingQueue of the same name when it is due, with nobody needed to move it. A taken value is leased: it comes back
-if its consumer dies, and is gone only when it is acknowledged.
+Both are views of one ordinary queue: a value that is offered to the DelayedQueue can be taken from the BlockingQueue of
+the same name when its delay is over; no program has to move it. A taken value is leased: it comes back if its consumer
+dies, and is removed only when it is acknowledged.
 
     await AsyncDelayedQueue(client, "mail").offer({"to": "ann"}, "10m")
     async with await AsyncBlockingQueue(client, "mail").take() as taken:
@@ -68,7 +68,7 @@ class AsyncCollection(AsyncOnly):
         return moved.id
 
     async def _by_age(self) -> list[Job]:
-        """All values, the one that was offered first in front."""
+        """All values, in the order in which they were offered."""
         return sorted([job async for job in self._jobs()], key=lambda job: (job.born, job.id))
 
     async def entries(self) -> list[tuple[str, Any]]:
@@ -161,7 +161,7 @@ class AsyncCollection(AsyncOnly):
         return await self._remove_where(lambda body: body not in kept) > 0
 
     async def _remove_where(self, is_unwanted: Callable[[bytes], bool]) -> int:
-        # The whole list first: removing while paging would skip values.
+        # The list is read first, because removing while paging would skip values.
         found = [job async for job in self._jobs() if is_unwanted(job.body)]
         return sum([await self._remove(job) for job in found])
 
@@ -208,7 +208,7 @@ class AsyncCollection(AsyncOnly):
 
 
 class AsyncDelayedQueue(AsyncCollection):
-    """Values that wait for their time, in the order in which they are due."""
+    """Values whose delay is not over, in the order in which they are due."""
 
     _states = (State.DELAYED,)
 
@@ -247,13 +247,13 @@ class AsyncDelayedQueue(AsyncCollection):
     add_all = index_of = move = add
 
     def expire(self, *_: Any) -> NoReturn:
-        """Refused: a queue does not expire as a whole. Its values do, each by its own ttl."""
+        """Refused: a queue does not expire. Its values do, each by its own ttl."""
         raise NotImplementedError("queue cannot expire as a whole: use offer(value, delay, ttl=...)")
 
     clear_expire = expire
 
     def destroy(self) -> None:
-        """Nothing to do: no client of a queue keeps a timer for it. Here for programs that call it."""
+        """Does nothing, because no client keeps a timer for a queue. It exists for programs that call it."""
 
     async def get(self, index: int) -> Any:
         """Return the value at a position, in the order of due times; -1 is the last. Also reads the values before it.
@@ -312,7 +312,7 @@ class AsyncBlockingQueue(AsyncCollection, AsyncListeners):
         return await self._remove(job)
 
     async def clear(self) -> int:
-        """Remove all values; answers how many. One by one while there are listeners."""
+        """Remove all values; returns how many. Removes them one by one while there are listeners."""
         if not self._listeners["removed"]:
             return await super().clear()
         return await self._remove_where(lambda _: True)
@@ -434,7 +434,7 @@ class AsyncBlockingQueue(AsyncCollection, AsyncListeners):
         try:
             value = self._codec.decode(delivery.body)
         except ValueError as error:
-            # A value that cannot be read now cannot be read later, so it goes to the dead letters, where people see it.
+            # A value that cannot be decoded now cannot be decoded later, so it becomes a dead letter.
             await self._client.kill(delivery, error=f"not readable by the codec: {error}")
             raise
         return AsyncTaken(self._client, delivery, value, lambda value: self._notify("removed", value))

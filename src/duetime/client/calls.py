@@ -64,8 +64,9 @@ REPEATS_MS = 5 * 60_000
 
 
 def mark_for_repeats(jobs: Sequence[NewJob]) -> Mark | None:
-    """A new mark. None if no job falls due before the last repetition: as long as they wait, their ids tell; and none
-    for lost jobs that are put back, which have marks of their own (`repair_mark`).
+    """A new mark, so that a repeated request pushes nothing twice. None if all jobs fall due after the last repetition,
+    because the ids of waiting jobs show that they were pushed; None for lost jobs that reconcile pushes again, because
+    these have marks of their own (`repair_mark`).
     """
     if any(job.born for job in jobs) or all(job.due_at is None and job.delay_ms > REPEATS_MS for job in jobs):
         return None
@@ -76,8 +77,8 @@ def mark_for_repeats(jobs: Sequence[NewJob]) -> Mark | None:
 
 
 def push(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark | None = None) -> Call[Pushed]:
-    """All or none. Repeatable because the ids come along: a repeated keep finds its own jobs while they live; and over
-    HTTP a mark comes along, so that jobs that were finished meanwhile are not pushed again.
+    """Pushes all jobs or none. It can be repeated, because the ids are part of the call: a repeated keep finds its own
+    jobs while they exist. Over HTTP a mark is sent too, so that jobs that were finished meanwhile are not pushed again.
     """
 
     def parse(reply: bytes) -> Pushed:
@@ -130,7 +131,7 @@ def bulk(queue: Queue, jobs: Iterable[NewJob], if_exists: IfExists = IfExists.KE
 
 
 def push_each(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists) -> Call[list[Result]]:
-    """Each job on its own; one answer each."""
+    """Pushes each job independently of the others; one answer per job."""
 
     async def run(engine: "Engine") -> list[Result]:
         answers: list[Result] = []
@@ -327,7 +328,7 @@ PARK_MS = 30_000
 
 
 def parks(timeout: Duration | None) -> Iterator[str]:
-    """The waits one after the other that together are the timeout, for ever without one; 0 is one look."""
+    """Consecutive waits that add up to the timeout; they never end without one. A timeout of 0 is one check."""
     left_ms = None if timeout is None else duration_ms(timeout)
     while True:
         park_ms = PARK_MS if left_ms is None else min(left_ms, PARK_MS)
@@ -338,11 +339,11 @@ def parks(timeout: Duration | None) -> Iterator[str]:
                 return
 
 
-# --- looking
+# --- queries
 
 
 def get(queue: Queue, ids: Sequence[str]) -> Call[list[Job | None]]:
-    """Jobs by distinct ids, from the first id on: an answer ends at a bound, and `Lookup` asks for the rest."""
+    """Jobs by distinct ids. An answer may be cut at its size limit after any id; `Lookup` asks for the rest."""
     ids = checks.job_ids(ids)
 
     async def run(engine: "Engine") -> list[Job | None]:
@@ -485,7 +486,7 @@ def size(counts: Counts) -> int:
 
 
 def oldest(status: QueueStatus) -> int | None:
-    """When the job that has been ready for longest fell due."""
+    """When the job that has been ready for the longest time fell due."""
     return status.next_at if status.next_at is not None and status.next_at <= status.counts.now else None
 
 
@@ -546,7 +547,7 @@ def configure(queue: Queue, change: RulesChange | None) -> Call[QueueRules]:
 
 
 def first(answers: Sequence[Result]) -> Moved | None:
-    """The one answer of a call that was about one job; raises it if it is an error."""
+    """The only answer of a call about one job. Raises it if it is an error."""
     answer = answers[0]
     if isinstance(answer, DuetimeError):
         raise answer
@@ -554,7 +555,7 @@ def first(answers: Sequence[Result]) -> Moved | None:
 
 
 def found(job_id: str) -> Callable[[Sequence[Result]], Moved]:
-    """As `first`, but a job that is not there raises JobNotFound."""
+    """Like `first`, but raises JobNotFound if there is no such job."""
 
     def check(answers: Sequence[Result]) -> Moved:
         moved = first(answers)
@@ -577,7 +578,7 @@ def _results(reply: bytes) -> list[Result]:
 
 
 class Lookup:
-    """Asks for each id once. An answer ends at a bound; what it left out goes into the next call."""
+    """Asks for each id once. An answer may be cut at its size limit; the next call asks for the rest."""
 
     def __init__(self, queue: Queue, ids: Sequence[str]) -> None:
         self._queue = queue
@@ -625,7 +626,7 @@ class ClientLeases:
 
 
 class Answered(NamedTuple):
-    """What a worker answered to a call: its body, and the attributes that came with it."""
+    """A worker's answer to a call: its body and attributes."""
 
     job_id: str
     body: bytes
@@ -635,7 +636,7 @@ class Answered(NamedTuple):
 def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExists.KEEP) -> Call[Answered]:
     """Push a job and wait for the answer that a worker pushes to the queue named after its id. Raises NoAnswer.
 
-    Repeatable: with the same id it waits on for the same answer.
+    It can be repeated: with the same id it continues to wait for the same answer.
     """
     wait_ms = duration_ms(wait)
 
@@ -665,7 +666,7 @@ def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExis
 
 def ack_and_reserve(queue: Queue, leased: Leased, ttr_ms: int) -> Call[list[Delivery] | None]:
     """`queue.pop(ack=job)`: finish a job, and lease a ready one if the store can do that in the same step. Raises
-    LeaseLost. The answer is None if no job was looked for: the caller reserves one then.
+    LeaseLost. The answer is None if the store cannot; then the caller reserves a job.
     """
     lease = lease_of(leased)
     finish = ack(lease.queue, [leased])

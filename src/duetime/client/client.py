@@ -1,8 +1,8 @@
 # Generated from async_client.py by tools/blocking_client.py: change that file and run the tool again.
 """The SDK for blocking code.
 
-A client speaks for a namespace, a queue client for one queue of it, dead letters for those of its jobs that died, and
-a leased job for a job that a consumer holds. Every method is one Call, or a few, handed to the transport.
+A client works on one namespace, a queue client on one queue of it, `dead` on the dead letters of that queue, and a
+leased job is a job that this consumer holds. Every method hands one Call, or a few, to the transport.
 """
 
 import logging
@@ -88,7 +88,7 @@ class LeasedJob(JobInHand):
         try:
             self.release(error=f"{kind.__name__}: {error}")
         except LeaseLost:
-            # The consumer's own exception says more; another consumer has the job by now.
+            # Another consumer has the job by now; the exception of this one is more useful to the caller.
             log.warning("lease_lost", extra={"job": self.id})
 
 
@@ -126,7 +126,7 @@ class Client:
             transport.close()
 
     def send(self, call: Call[Answer]) -> Answer:
-        """Do any Call of `duetime.client.calls`."""
+        """Send any Call of `duetime.client.calls`."""
         return self._transport.get().send(call)
 
     def queue(self, name: str) -> "QueueClient":

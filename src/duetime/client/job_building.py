@@ -1,4 +1,4 @@
-"""Jobs out of what people write: any body, and options with human times."""
+"""Builds jobs from a body of any type and options with readable times."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,7 +86,7 @@ def _new_job(body: Body, options: JobFields, make_id: Callable[[], str]) -> NewJ
 
 
 def new_push(body: Body, options: PushFields, make_id: Callable[[], str]) -> tuple[NewJob, IfExists]:
-    """`new_job`, and what happens if its id is taken."""
+    """Like `new_job`, with what to do if the id exists."""
     checks.check_options(options, _PUSH_FIELDS)
     if_exists = checks.if_exists(options.pop("if_exists")) if "if_exists" in options else IfExists.KEEP
     return _new_job(body, options, make_id), if_exists
@@ -104,8 +104,8 @@ def delayed(options: PushFields, delay: Duration | datetime) -> PushFields:
 
 
 def as_jobs(jobs: Iterable[Body | NewJob], options: JobFields, make_id: Callable[[], str]) -> Iterator[NewJob]:
-    """Jobs of a list; a bare body takes the options. Raises InvalidRequest for what is one body, not a list of them,
-    and for an id that would be that of several jobs.
+    """Jobs from a list of bodies and NewJobs; a plain body gets the options. Raises InvalidRequest if `jobs` is not a
+    list, or if several jobs would get the same id.
     """
     jobs = checks.items("jobs", jobs)
     if "id" in options:

@@ -18,14 +18,14 @@ SHOWN_BYTES = 60
 
 
 class JobInHand:
-    """The facts of a leased job. `delivery` has them as data."""
+    """The fields of a leased job. `delivery` has the same as data."""
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
         self._is_settled = False
 
     def mark_settled(self) -> None:
-        """The job was settled by a call about several jobs: the end of its block does nothing."""
+        """A call about several jobs has finished this one, so the end of its block does nothing."""
         self._is_settled = True
 
     @property
@@ -42,7 +42,7 @@ class JobInHand:
 
     @property
     def attempt(self) -> int:
-        """Which delivery of the job this is, counted from 1."""
+        """The number of this delivery of the job, counted from 1."""
         return self.delivery.lease.attempt
 
     @property
@@ -108,7 +108,7 @@ BlockingJob = TypeVar("BlockingJob")
 
 
 class AsyncTaking(Generic[AsyncJob]):
-    """What `take` of an async queue gives: `async with queue.take() as job:` or `job = await queue.take()`."""
+    """Returned by `take` of an async queue: `async with queue.take() as job:` or `job = await queue.take()`."""
 
     def __init__(self, taking: Coroutine[Any, Any, AsyncJob]) -> None:
         self._taking = taking
@@ -129,7 +129,7 @@ class AsyncTaking(Generic[AsyncJob]):
 
 
 class AsyncQueue(Generic[AsyncJob]):
-    """What an async queue has of its own."""
+    """The part of an async queue that the blocking one has in another form."""
 
     def take(self, timeout: Duration | None = None, *, ttr: Duration = TTR_S) -> AsyncTaking[AsyncJob]:
         """Lease the next job. Waits forever, or until the timeout, and then raises TimeoutError. As a context manager,
@@ -142,7 +142,7 @@ class AsyncQueue(Generic[AsyncJob]):
 
 
 class BlockingQueueBase(Generic[BlockingJob]):
-    """What a blocking queue has of its own."""
+    """The part of a blocking queue that the async one lacks or has in another form."""
 
     def take(self, timeout: Duration | None = None, *, ttr: Duration = TTR_S) -> BlockingJob:
         """Lease the next job. Waits forever, or until the timeout, and then raises TimeoutError. As a context manager,
@@ -160,11 +160,11 @@ class BlockingQueueBase(Generic[BlockingJob]):
         raise NotImplementedError
 
     def __len__(self) -> int:
-        """As `size`."""
+        """Same as `size()`."""
         return self.size()
 
     def __bool__(self) -> bool:
-        """A queue is one also while it is empty."""
+        """True, also while the queue is empty."""
         return True
 
     def __contains__(self, job_id: object) -> bool:

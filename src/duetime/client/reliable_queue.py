@@ -1,8 +1,8 @@
-"""A queue of messages that are acknowledged, and a fan-out to several of them, after Redisson's.
+"""A queue of messages that are acknowledged, and a fan-out to several such queues, after Redisson's.
 
-It is an ordinary queue under Redisson's words: its jobs can be pushed and taken by everything else that Duetime has.
-Settings of the queue as a whole (caps, what is disabled) are kept with the queue and hold for everybody; those that
-are about messages (delivery limit, visibility, ttl, delay, mode) belong to the program that uses them.
+It is an ordinary queue with Redisson's names: every other part of Duetime can push and take its jobs. Settings of the
+queue (caps, disabled operations) are kept with the queue and apply to all programs. Settings of messages (delivery
+limit, visibility, ttl, delay, mode) apply to the program that sets them.
 
     queue = ReliableQueue(client, "orders", QueueSettings(delivery_limit=3, visibility="1m"))
     queue.add({"order": 17}, priority=9)
@@ -51,7 +51,7 @@ Operation = Literal["add", "poll"]
 
 
 class ProcessingMode(StrEnum):
-    """SEQUENTIAL: messages come one after the other, each while no other one is in anybody's hands."""
+    """SEQUENTIAL: one message at a time is delivered, and the next only when no consumer holds one."""
 
     PARALLEL = "parallel"
     SEQUENTIAL = "sequential"
@@ -74,7 +74,7 @@ class QueueEvent(StrEnum):
 
 
 Listener = Callable[[QueueEvent, Any], None]
-"""Called with the event and the ids it is about, or the settings, or the name of the operation."""
+"""Called with the event and its subject: the ids of messages, the settings, or the name of an operation."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class MessageOptions:
 
 @dataclass(frozen=True)
 class MessageCounts:
-    """Messages that can be polled, that wait for their time, that consumers have, that failed for good."""
+    """Messages that can be polled, that are delayed, that consumers hold, and that are dead letters."""
 
     ready: int
     delayed: int
@@ -152,7 +152,7 @@ class ReliableQueue(Collection):
             duration_ms(duration)
         rules = self._queue.configure(RulesChange(max_jobs=settings.max_size, max_body=settings.max_message_size))
         self._settings = settings
-        self._tell(QueueEvent.CONFIGURED, settings)
+        self._notify(QueueEvent.CONFIGURED, settings)
         return rules
 
     def change(self, **settings: Any) -> QueueRules:
@@ -171,7 +171,7 @@ class ReliableQueue(Collection):
         if operation not in ("add", "poll"):
             raise InvalidRequest(f"operation must be 'add' or 'poll', got {operation!r}")
         self._queue.configure(RulesChange(offline=off) if operation == "add" else RulesChange(paused=off))
-        self._tell(QueueEvent.DISABLED if off else QueueEvent.ENABLED, operation)
+        self._notify(QueueEvent.DISABLED if off else QueueEvent.ENABLED, operation)
 
     # --- producers
 
@@ -204,7 +204,7 @@ class ReliableQueue(Collection):
                     calls.push(self._queue.name, jobs, IfExists.KEEP, _deduplication(jobs[0], chosen))
                 )
             except QueueFull:
-                self._tell(QueueEvent.FULL, [job.id for job in jobs])
+                self._notify(QueueEvent.FULL, [job.id for job in jobs])
                 if time.monotonic() >= deadline:
                     return []
                 time.sleep(PAUSE_S)
@@ -263,11 +263,11 @@ class ReliableQueue(Collection):
         return [job.delivery for job in jobs]
 
     def _alone(self, ttr: Duration, timeout: Duration) -> list[Delivery]:
-        """The first message, while nobody has one.
+        """The first message, unless a consumer holds one.
 
-        The queue's exact totals tell: nobody had a message after `before` was read, and there was one delivery since
-        then. So that delivery is this one, and the message was the first. A consumer that finds more deliveries gives
-        its message back; of two that do so at the same time, chance decides who comes first the next time.
+        The queue's exact totals prove it: no consumer held a message after `before` was read, and there was exactly one
+        delivery since, which is this one. A consumer that finds more deliveries gives its message back; if two do so at
+        the same time, a random pause decides which of them is first the next time.
         """
         deadline = time.monotonic() + duration_ms(timeout) / 1000
         while True:
@@ -316,7 +316,7 @@ class ReliableQueue(Collection):
         return MessageCounts(counts.ready, counts.delayed, counts.leased, counts.dead)
 
     def size(self) -> int:
-        """Messages that can be polled now."""
+        """How many messages can be polled now."""
         return self.counts().ready
 
     def count_delayed_messages(self) -> int:
@@ -337,7 +337,7 @@ class ReliableQueue(Collection):
         return list(self._jobs())
 
     def remove_id(self, job_id: str) -> bool:
-        """Remove a message in any state, also one that a consumer has."""
+        """Remove a message in any state, also one that a consumer holds."""
         removed = super().remove_id(job_id)
         self._counters["removals"] += 1
         self._note("removed", QueueEvent.REMOVED, [job_id] if removed else [])
@@ -362,7 +362,7 @@ class ReliableQueue(Collection):
         return len(moved)
 
     def clear(self) -> int:
-        """Remove all messages, also those that consumers have; dead letters stay."""
+        """Remove all messages, also those that consumers hold; dead letters stay."""
         return self._queue.clear()
 
     def dead_letters(self) -> list[Job]:
@@ -397,9 +397,9 @@ class ReliableQueue(Collection):
     def _note(self, what: str, event: QueueEvent, ids: Sequence[str]) -> None:
         if ids:
             self._counters[what] += len(ids)
-            self._tell(event, ids)
+            self._notify(event, ids)
 
-    def _tell(self, event: QueueEvent, about: Any) -> None:
+    def _notify(self, event: QueueEvent, about: Any) -> None:
         for listener in self._listeners.get(event, []):
             listener(event, about)
 
@@ -446,7 +446,7 @@ class ReliableFanout:
 
 
 def _priority(number: int | None) -> Priority:
-    """Redisson's 0 to 9 on the three priorities that there are."""
+    """Maps Redisson's 0 to 9 to the three priorities."""
     if number is None:
         return Priority.NORMAL
     check_whole("priority", number, 0, 9)
@@ -463,7 +463,7 @@ def _deduplication(job: NewJob, options: MessageOptions) -> Mark | None:
 
 
 def _as_new(job: Job) -> NewJob:
-    """The same message for another queue: due when it was, with the tries that it has left."""
+    """The same message for another queue, with its due time and the tries that are left."""
     tries = max(job.tries - job.used, 1) if job.tries and job.state is not State.DEAD else job.tries
     return NewJob(
         job.id, job.body, due_at=job.due_at, tries=tries, priority=job.priority, attributes=dict(job.attributes)
