@@ -9,6 +9,7 @@ import pytest
 
 import duetime
 from duetime.alerts.problems import FIRING, KEY, PAST, Firing, PastAlert, Problem
+from duetime.callbacks.failing_topics import PREFIX
 from duetime.callbacks.topic_registry import KIND as TOPICS
 from duetime.callbacks.topic_registry import TopicAddress
 from duetime.console.problems import SNOOZED, LiveProblem, Snooze, grouped, parse_key
@@ -81,6 +82,16 @@ async def test_an_alert_is_shown_with_the_number_of_now_and_in_the_visitor_s_lan
     assert f"default/{name} is " not in boss.get("").text
     await store.registry.delete(FIRING, key)
     client.queue(name).purge()
+
+
+async def test_failing_callbacks_that_no_process_has_counted_are_shown_without_a_number(
+    boss: Visitor, store: Store
+) -> None:
+    key = PREFIX + TopicAddress("default", Queue("default", "forgotten")).key
+    firing = Firing(Problem("callbacks of forgotten fail", ""), 1_794_000_000, 1_794_000_000)
+    await store.registry.put(FIRING, key, msgspec.json.encode(firing))
+    await until(lambda: "default/forgotten: callbacks fail<" in boss.get("").text)
+    await store.registry.delete(FIRING, key)
 
 
 async def test_problems_that_are_shown_again_are_forgotten(boss: Visitor, store: Store) -> None:

@@ -44,7 +44,7 @@ function draw(element) {
         // The axis always spans the time that was chosen, with a gap where nothing is known.
         x: { range: (plot) => plot.range || [now - span, now] },
         y: isTime
-          ? { distr: 3, range: (_, low, high) => [1, STEPS.find((one) => one >= Math.max(high || 0, 100)) || high] }
+          ? { distr: 3, range: (_, low, high) => [1, STEPS.find((one) => one > Math.max(high || 0, 99)) || high] }
           : { range: (_, low, high) => [0, Math.max((high || 0) * 1.08, 1)] },
       },
       axes: [
