@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self, Unpack
 
 from msgspec import UNSET, Struct
 
-from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes, relayed_id
+from duetime.bridges.foreign import HELD_BYTES, ForeignQueues, HeldBatch, Sizes, relayed_id
 from duetime.bridges.payload import (
     JobOptions,
     LaravelPayload,
@@ -113,7 +113,7 @@ class LaravelJob:
             self.release(self.payload.backoff_s(self.attempts, 0))
 
 
-class LaravelQueues(ABC):
+class LaravelQueues(ForeignQueues, ABC):
     """What both drivers have in common: Laravel's queue methods. `queue` is "default" if not given."""
 
     system = SYSTEM
@@ -210,13 +210,7 @@ class LaravelQueues(ABC):
             tries = 0 if payload.maxTries == 0 else max(1, (payload.maxTries or 1) - attempts)
         return NewJob(relayed_id(SYSTEM, theirs), text, due_at=due_at, tries=tries, attributes=attributes)
 
-    # --- what a driver implements
-
-    @abstractmethod
-    def names(self) -> Sequence[str]: ...
-
-    @abstractmethod
-    def sizes(self, queue: str) -> Sizes: ...
+    # --- what a driver implements, besides ForeignQueues
 
     @abstractmethod
     def add_texts(self, queue: str, texts: Sequence[tuple[str, bytes]]) -> None:
@@ -240,21 +234,12 @@ class LaravelQueues(ABC):
     def fail(self, job: ReservedJob, error: str) -> bool: ...
 
     @abstractmethod
-    def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None: ...
-
-    @abstractmethod
-    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None: ...
-
-    @abstractmethod
     def accept_texts(self, queue: str, texts: Sequence[tuple[str, bytes]]) -> None:
         """Add payloads by id; one that was added in the last week is not added again."""
 
     @abstractmethod
     def clear(self, queue: str = "default") -> int:
         """Delete all jobs of the queue. Returns how many there were."""
-
-    @abstractmethod
-    def close(self) -> None: ...
 
 
 def _when(delay: Duration | datetime | None) -> str:

@@ -22,7 +22,7 @@ from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes
 from duetime.bridges.laravel import RETRY_AFTER_S, LaravelQueues, ReservedJob
 from duetime.bridges.payload import read_payload
 from duetime.model.clock import Duration
-from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, InvalidSettings, StoreUnavailable
+from duetime.model.errors import NOT_JSON, InvalidRequest, InvalidSettings, StoreUnavailable
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 POLL_S = 0.5
@@ -84,9 +84,6 @@ class LaravelDatabase(LaravelQueues):
                 began = True
                 yield transaction
                 self._connection.commit()
-            except (DuetimeError, InvalidRequest):
-                self._disconnect()
-                raise
             except (self._dialect.error, OSError) as error:
                 self._disconnect()
                 raise StoreUnavailable(f"database of the bridge: {error}", unknown=began) from error
