@@ -62,7 +62,7 @@ class PushedTask(Struct, frozen=True):
     id: str
     due_at: int
     kept: bool
-    """Whether a job with this id was there already, so that this push did nothing."""
+    """True if a job with this id existed, so that this push did nothing."""
 
 
 class Ran(Struct, frozen=True):
@@ -80,7 +80,7 @@ class Ran(Struct, frozen=True):
 
 
 class Box:
-    """What `in_memory` returns: it keeps the pushes in a store in memory, and runs their jobs on demand."""
+    """Returned by `in_memory`: keeps the pushed jobs in a store in memory, and runs them on demand."""
 
     def __init__(self, app: App, store: Store, clock: ManualClock) -> None:
         self._app = app

@@ -81,7 +81,7 @@ class Problem(Struct, frozen=True):
 
 
 class AlertReport(NamedTuple):
-    """What one observer knows: what is wrong, and which of the recorded problems are over."""
+    """The findings of one observer: current problems, and recorded problems that are over."""
 
     problems: Mapping[str, Problem] = {}
     ended: Collection[str] = ()

@@ -1,4 +1,4 @@
-"""How an alert reaches people: mail, Slack, DingTalk, Feishu and whatever else `apprise` knows.
+"""Sends alerts by mail, Slack, DingTalk, Feishu and every other service that `apprise` supports.
 
 An address is one of its URLs (`slack://...`, `mailto://...`) or a plain mail address, which goes through the mail
 server of the alert settings. The library is synchronous and its servers may hang, so every address gets a thread of its

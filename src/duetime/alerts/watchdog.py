@@ -138,7 +138,7 @@ class Watchdog(Duty):
         return what == "down" or (name in self._last_checked_at and key not in self._unsure[name])
 
     async def _check(self, name: str, *, slow: bool) -> Mapping[str, Problem]:
-        """What is wrong with a pool. One that is down keeps the slow problems that it had: nobody can tell."""
+        """The problems of a pool. One that is down keeps its slow problems, which cannot be checked."""
         try:
             async with asyncio.timeout(self._ping_s):
                 store = self._pools.engine(name).store

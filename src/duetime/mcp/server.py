@@ -2,7 +2,7 @@
 
 Read-only unless writes are allowed. A tool that changes something says so in its annotations, and has `dry_run`, which
 answers what would happen and changes nothing. Every tool goes through the client, so a server's tokens, scopes and
-limits hold for agents as for everybody else; over HTTP each caller acts with the token of its own request.
+limits apply to agents as to all clients; over HTTP each caller acts with the token of its own request.
 
 Bodies and errors of jobs are written by others. They are returned as data, cut to a bounded length, and the server's
 instructions tell the agent not to follow them.
@@ -175,7 +175,7 @@ class Tools:
         context: Context[Any, Any],
         late_s: Annotated[float, Field(ge=0, description="A job that is later than this is a problem.")] = 60,
     ) -> Answer:
-        """What is wrong now: queues with dead letters, late jobs, and paused queues with waiting jobs."""
+        """Current problems: queues with dead letters, late jobs, and paused queues with waiting jobs."""
         found: list[Answer] = []
         for one in await self._clients.of(context).queues():
             name, late = one.queue.name, _late_ms(one)

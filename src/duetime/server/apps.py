@@ -128,7 +128,7 @@ class Runtime:
 
     @cached_property
     def budget(self) -> Budget:
-        """What all HTTP listeners of the process may hold in memory."""
+        """The memory limit of all HTTP listeners of the process."""
         return Budget(self.settings.max_buffered)
 
     @cached_property
@@ -151,7 +151,7 @@ class Runtime:
 
     @cached_property
     def lmstfy(self) -> LmstfyParts:
-        """What its two listeners share."""
+        """The parts that both of its listeners use."""
         return make_parts(self.settings, self.pools, self.registry_copy, self.scraper)
 
     @cached_property
@@ -168,7 +168,7 @@ class Runtime:
 
     @cached_property
     def live_figures(self) -> LiveFigures:
-        """What the console shows live."""
+        """The live figures of the console."""
         settings = self.settings
         # What a console of its own counts would be taken for another server's figures.
         name = "" if settings.console_only else f"{settings.instance or socket.gethostname()}:{settings.admin_port}"

@@ -82,7 +82,7 @@ class BridgeSizes:
 
 
 def read_sizes(foreign: ForeignQueues) -> dict[str, Any]:
-    """What the console shows of one system: its queues, or why they cannot all be read."""
+    """The queues of one system for the console, or the error why some cannot be read."""
     now = time.time_ns() // 1_000_000
     try:
         names = sorted(foreign.names())

@@ -85,7 +85,7 @@ class TracedEngine(Engine):
 
 
 class ServerTracing:
-    """What a server needs to be traced: engines that leave spans, and requests that bring their callers' context."""
+    """Tracing of a server: spans of its engines, and the trace context of incoming requests."""
 
     def __init__(self, tracing: Tracing) -> None:
         self.engine = partial(TracedEngine, tracing=tracing)

@@ -1,14 +1,14 @@
 """Pushes that wait for the caller's commit.
 
-A job that is pushed inside a database transaction may run before the transaction is there for others to see, or
-although it was rolled back. With a hook, what is pushed inside a transaction is held back until the outermost commit
-and dropped at a rollback, that of a savepoint included; outside a transaction it goes at once.
+A job that is pushed inside a database transaction may run before the transaction is visible to others, or although it
+was rolled back. With a hook, a push inside a transaction is held back until the outermost commit, and dropped at a
+rollback, also at that of a savepoint. Outside a transaction it is sent immediately.
 
     app.after_commit(django())                  # whatever is inside transaction.atomic()
     app.after_commit(sqlalchemy(Session))       # a scoped_session, or any callable that gives the session of now
 
-A handle of a push that is held back says so (`is_pushed`). If the push then fails, the error comes out of the commit
-that it waited for: the transaction is done, the job is not pushed.
+The handle of a push that is held back has `is_pushed` False. If the push fails later, the commit raises its error: the
+transaction is committed, the job is not pushed.
 """
 
 import asyncio

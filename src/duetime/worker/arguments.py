@@ -1,7 +1,7 @@
 """A task's arguments as JSON, by the type hints of its function.
 
 `pack` binds a call to the signature and writes one object with an entry per argument that was given; it reads the
-result back by the hints at once, so that what does not fit is refused where it was written and not hours later in a
+result back by the hints immediately, so that a wrong argument is refused in the producer and not hours later in a
 worker. `unpack` turns such an object into a call. Whatever msgspec knows fits: dataclasses, Structs, TypedDicts,
 datetime, UUID, Decimal, enums, bytes, containers of these; and Pydantic models, by their own rules. Arguments without
 a hint are plain JSON.

@@ -67,13 +67,13 @@ MARK_LIFE_MS = 600_000
 MAX_QUEUE_NAME = MAX_ID - len(INFIX) - LENGTH - len(FOLLOWS) - LENGTH
 """The id of a callback's carrier begins with the name of its batch, and that with the name of the queue."""
 MAX_CHANGES = 20
-"""How often a change of a batch is tried against changes by others."""
+"""How often a change of a batch is tried again after changes by others."""
 PAGE = 500
 WAITING = (State.READY, State.DELAYED)
 
 
 class BatchRecord(Struct, frozen=True, omit_defaults=True):
-    """What a keeper says. `queue` is the one whose workers run the jobs. Of the callbacks, `then` runs when all of them
+    """The body of a keeper. `queue` is the one whose workers run the jobs. Of the callbacks, `then` runs when all jobs
     are done, `catch` when the first one fails, `finally` when there is nothing left to run.
     """
 
@@ -141,7 +141,7 @@ def keeper_job(batch_id: str, record: BatchRecord, delay_ms: int = 0) -> NewJob:
 
 
 def read_keeper(body: bytes) -> BatchRecord | None:
-    """None if this is no keeper: anybody may push to its queue."""
+    """Returns None if this is not a keeper: any program may push to its queue."""
     try:
         return msgspec.json.decode(body, type=KeeperBody).batch
     except NOT_JSON:
@@ -360,7 +360,7 @@ def _signed_ms(by: Duration) -> int:
 
 
 def cancel_waiting(queue: Queue) -> Work[int]:
-    """Remove a page of the jobs that wait; answers how many were found."""
+    """Remove a page of the waiting jobs; returns how many were found."""
     found = 0
     for state in WAITING:
         page = yield list_jobs(queue, state, None, PAGE)
@@ -399,7 +399,7 @@ TTR_S = 30
 MOST = 100
 """Batches that one worker serves, and keepers that it checks in a second."""
 KEPT_MS = 7 * DAY_MS
-"""How long after the end of a batch it is known how it ended."""
+"""How long the status of a batch is kept after its end."""
 
 
 class KeeperForward(Struct):

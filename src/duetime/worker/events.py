@@ -57,7 +57,7 @@ NAMES = (
 
 
 class TaskEvent(Struct):
-    """What a listener gets. Only the fields of its event are set. `extra` of `queueing` is added to the payload.
+    """The argument of a listener. Only the fields of its event are set. `extra` of `queueing` is added to the payload.
 
     `delay_ms` is the wait before the next try; `duration_ms` how long the job ran; `status`, `reason`, `jobs` and
     `memory_mb` describe how a worker stops.
@@ -93,7 +93,7 @@ class Listeners:
         return listener
 
     def wanted(self, name: str) -> bool:
-        """Whether it is worth making the event."""
+        """Returns whether the event has listeners."""
         return name in self._by_name
 
     def notify(self, event: TaskEvent) -> bool:

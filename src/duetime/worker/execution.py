@@ -144,7 +144,7 @@ async def execute_async(app: "App", info: JobInfo, link: JobLink, payload: Paylo
 
 
 def _done(task: Task[..., Any], payload: Payload, answer: Any) -> Outcome:
-    """What the task returned goes along if it is to be kept, or if a next step or a callback may want it."""
+    """Includes the return value if it is kept, or if a next step or a callback may use it."""
     if not task.result_ms and not wants_result(payload):
         return DONE
     try:
@@ -157,7 +157,7 @@ def _done(task: Task[..., Any], payload: Payload, answer: Any) -> Outcome:
 
 
 def run_task(task: Task[..., Any], job: CurrentJob, loop: ThreadLoop) -> Any:
-    """Call a task's function with the job's arguments, inside its middleware; answers what the function answers.
+    """Call a task's function with the job's arguments, inside its middleware; returns what the function returns.
     Raises InvalidRequest for arguments that do not fit, and what the task raises.
     """
     if task.is_async:

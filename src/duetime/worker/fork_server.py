@@ -175,7 +175,7 @@ STOP_SOON = signal.SIGURG
 
 
 class RunClock:
-    """Whether a job is running: only then may its time be over. `stopping`: the worker wants to stop."""
+    """Whether a job is running, so that a timeout applies. `stopping`: the worker wants to stop."""
 
     running = False
     stopping = False

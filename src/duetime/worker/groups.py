@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 JOINING = b'"joining":'
 RESULTS_MS = 7 * DAY_MS
-"""How long the results of members are kept for a callback that asks for them."""
+"""How long the results of members are kept for a callback that uses them."""
 
 
 class Joining(Struct, frozen=True, omit_defaults=True):
@@ -80,7 +80,7 @@ class TaskGroup:
         self.app: App = steps[0].task.app
 
     def then(self, callback: TaskStep[R]) -> "JoinedGroup[R]":
-        """The group with a callback, which runs once when all tasks are done. PREVIOUS as an argument of it stands for
+        """The group with a callback, which runs once when all tasks are done. PREVIOUS as its argument is replaced by
         the list of what they returned, in their order.
         """
         return JoinedGroup(self, callback)

@@ -1,4 +1,4 @@
-"""What a push of a task answers: a handle on the job that was pushed.
+"""A push of a task returns a handle on the job that was pushed.
 
 It has what happened (`id`, `event`, `due_at` ...), and asks and changes the job through the App it came from. The
 methods block; inside a running event loop use their twins (`get_async` ...), and `await handle` for the result.

@@ -307,7 +307,7 @@ class HeldJobs:
 
 
 def finish_of(app: "App", run: Run) -> Finish | None:
-    """What is stored together with the ack of a job: its result, the next step of its chain, the join of its group.
+    """The data stored together with the ack of a job: its result, the next step of its chain, the join of its group.
     Returns None if a plain ack will do.
     """
     lease, payload, result = run.delivery.lease, run.payload, run.outcome.result

@@ -37,7 +37,7 @@ OUTAGE_PAUSE_S = 1
 
 
 class KeyedJob(Protocol):
-    """What a key can be made of: a job that is being pushed (PendingJob), or one that runs (CurrentJob)."""
+    """The input of a key: a job that is being pushed (PendingJob), or one that runs (CurrentJob)."""
 
     @property
     def name(self) -> str: ...
@@ -135,7 +135,7 @@ def context(*variables: ContextVar[str], trace: bool = False) -> Middleware:
 
 
 class SealedArguments(Struct, rename={"token": "$encrypted"}, forbid_unknown_fields=True):
-    """What stands in the place of the arguments; no parameter of a function can have this name."""
+    """The key that replaces the arguments; no parameter of a function can have this name."""
 
     token: str
 
@@ -201,9 +201,8 @@ class Encrypted:
 
 
 def encrypted(*keys: str | bytes) -> Middleware:
-    """The first key encrypts and keys the hashes that ids are made of, each of them decrypts: to change keys, put the
-    new one first. A job whose arguments were not encrypted by one of the keys, or for another job, fails at once, and
-    its task does not run.
+    """The first key encrypts and keys the hashes of ids; every key decrypts. To change keys, put the new one first. A
+    job whose arguments were encrypted with another key, or for another job, fails immediately; its task does not run.
     """
     return Encrypted(keys)
 
@@ -326,7 +325,7 @@ def unique_until_start(life: Duration, *, key: JobKey = by_arguments) -> Middlew
 # --- without_overlapping
 
 
-# The lock is a job in the queue `duetime.locks`, which nobody reserves. Its id stands for the key; its body names the
+# The lock is a job in the queue `duetime.locks`, which nobody reserves. Its id is made of the key; its body names the
 # delivery that holds it. A lock lives no longer than the lease of its holder: a job that finds it held checks the
 # holder's job, and takes the lock over if that delivery has lost its lease (its worker was killed). Acquiring and
 # releasing are each a check and a push with a mark made of the `born` of the lock that was seen, so only one of those
@@ -381,7 +380,7 @@ class OverlapLock:
         self._born = 0
 
     async def acquire(self) -> bool:
-        """False if another delivery holds it."""
+        """Returns False if another delivery holds it."""
         for _ in range(CHECKS):
             seen_at = time.monotonic()
             [moved] = (await ask(self._job, push(self._queue, [self._lock()], IfExists.KEEP))).jobs

@@ -1,4 +1,4 @@
-"""How middleware goes around a run, and sees a push.
+"""Calls the middleware around a run, and at a push.
 
 A middleware is a callable `(job, call)`: `call()` runs what is inside it, and its answer is the middleware's to return.
 It may raise what a task may raise (Cancel, Postpone, Retry, Fail), and need not call at all. It is plain or async; both
@@ -8,7 +8,7 @@ that stands still while the task runs.
 
 A middleware that is an object may have two more methods. `pushing(job)` sees each job before it is pushed (a
 PendingJob) and may change it; `opening(job)` sees it before everything else in a run (a CurrentJob). With a `hash_key`
-it keys the hashes of arguments that stand in ids and in the names of locks and counters.
+it keys the hashes of arguments in ids and in the names of locks and counters.
 """
 
 import inspect

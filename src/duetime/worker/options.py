@@ -1,4 +1,4 @@
-"""How a worker works; the options of `duetime work`, read once."""
+"""The options of a worker, as read from the options of `duetime work`."""
 
 import os
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class WorkerOptions:
     """0 means no limit, and for `timeout_s` none. `lease_s` is how long a dead worker's jobs wait for another one;
     while a worker lives it renews the lease. With `max_concurrency` the worker runs up to that many jobs at a time,
     instead of `concurrency`, when jobs are late. `sleep_s` is the length of one wait on empty queues, not a delay: a
-    job that comes or falls due meanwhile starts at once.
+    job that is pushed or falls due meanwhile starts immediately.
     """
 
     queues: tuple[str, ...]

@@ -144,7 +144,7 @@ class ProcessPool:
         return sum(self._room_of(child) for child in self._children.values())
 
     def _room_of(self, child: PoolChild) -> int:
-        """How many more jobs a process takes: none behind a job that takes long."""
+        """How many more jobs a process accepts: none while it runs a long job."""
         if child.ending or (child.stuck and child.runs):
             return 0
         return max(0, self.depth - len(child.runs))

@@ -1,11 +1,11 @@
-"""How jobs get from a task to the queue: the one path that every `delay`, `later` and `at` takes.
+"""Sends the jobs of tasks to their queues: the path of every `delay`, `later` and `at`.
 
 An App has a Pusher and can be given another one: `duetime.testing` and hooks that wait for a commit put theirs in its
 place. The usual one sends to the store or server, with one client per process for blocking code and one per event loop
 for asyncio; inside a worker it uses the worker's own.
 
-Whatever asks the store is written once, as a generator of calls (`Work`); `both` makes a blocking method and its async
-twin of it.
+Code that needs answers of the store is written once, as a generator of calls (`Work`); `both` makes a blocking and an
+async method of it.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ Work = Generator[Call[Any], Any, Answer]
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A job on its way. With `unique_ms` its id stands for the task and its arguments (see `successor`). With a
+    """A job to be pushed. With `unique_ms` its id is made of the task and its arguments (see `successor`). With a
     `counter` its id is that of a generation (see `in_generation`), and it may replace one that waits. `data` are its
     arguments as JSON, which the body holds encrypted if there is a `seal`.
     """
@@ -139,7 +139,7 @@ class UncommittedPush(Moved, frozen=True):
 
 
 def unstored_answer(outgoing: Outgoing) -> Moved:
-    """The answer to a push that no store has seen yet."""
+    """The answer to a push that was not sent yet."""
     return Moved(Event.ACCEPTED, outgoing.job.id, 0, due_at=outgoing.job.due_at or 0)
 
 
@@ -161,11 +161,11 @@ def renamed(outgoing: Outgoing, job_id: str, queue: Queue | None = None) -> Outg
 
 
 def successor(outgoing: Outgoing, moved: Moved, now: int) -> Outgoing | None:
-    """What to push instead when the id was taken by a job that no longer stands in the way: a dead one, or one that
-    was pushed `unique_ms` ago or more. Its name follows from that job's, so that all who come now agree on it.
+    """The job to push instead if the id belongs to a job that no longer blocks it: a dead one, or one that was pushed
+    `unique_ms` ago or more. The new id is made of that job's born, so that all producers choose the same.
     """
-    stands = moved.reason != "dead" and now - moved.born < outgoing.unique_ms
-    if not outgoing.unique_ms or moved.event is not Event.KEPT or stands:
+    blocks = moved.reason != "dead" and now - moved.born < outgoing.unique_ms
+    if not outgoing.unique_ms or moved.event is not Event.KEPT or blocks:
         return None
     base = outgoing.job.id.partition("~")[0]
     return renamed(outgoing, f"{base}~{moved.born}")
@@ -205,7 +205,7 @@ class ClientPusher:
         self._in_pool = False
 
     def push(self, many: Sequence[Outgoing]) -> Work[list[Moved]]:
-        """As few calls as the bounds of one call allow."""
+        """Pushes with as few calls as the limits of a call allow."""
         jobs: list[Outgoing] = []
         for one in many:
             if one.counter:
@@ -230,7 +230,7 @@ class ClientPusher:
     async def send_async(self, call: Call[Answer]) -> Answer:
         """Send any call from a running event loop."""
         if self._in_pool:
-            # A loop of a pool's process stands still between coroutines; a client must not be caught in that.
+            # The loop of a pool's process is stopped between coroutines, and a client on it would hang.
             return await asyncio.to_thread(self.send, call)
         loop, inside = asyncio.get_running_loop(), self._worker_client
         if inside and inside.loop is not loop:

@@ -35,7 +35,7 @@ log = logging.getLogger("duetime.recurring")
 TTR_S = 30
 WAIT_S = 20
 REPLANT_S = 60
-"""How often a worker checks that every schedule still has its tick: somebody may have purged the queue."""
+"""How often a worker checks that every schedule has its tick; the queue of the ticks may have been purged."""
 PAUSE_S = PAUSE_MS / 1000
 
 
@@ -65,7 +65,7 @@ class Recurring:
         return Tick(schedule=self.schedule.text, missed=self.missed, queue=queue, run_at=run_at, task=self.task.name)
 
     def declares(self, tick: Tick | None) -> bool:
-        """Whether a tick is for this schedule as the program declares it now."""
+        """Returns whether a tick is for this schedule as the program declares it now."""
         own = (self.schedule.text, self.missed, self.task.name)
         return tick is not None and (tick.schedule, tick.missed, tick.task) == own
 

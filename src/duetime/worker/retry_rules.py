@@ -1,6 +1,6 @@
-"""What becomes of a job: Laravel's retry rules (its payload section 4.2), as pure functions.
+"""Decides what happens to a job after a run: Laravel's retry rules (its payload section 4.2), as pure functions.
 
-`used` stands for Laravel's attempts: deliveries that count, so a job that a worker gave back has not lost a try. The
+`used` is Laravel's attempts: the deliveries that count, so a job that a worker gave back has not lost a try. The
 backoff is looked up in the task's code when it is needed, not frozen at the push; the payload's is for jobs of tasks
 that say nothing.
 """
@@ -42,7 +42,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Policy:
-    """What the worker falls back on; `tries` 0 is unlimited."""
+    """The worker's defaults; `tries` 0 is unlimited."""
 
     tries: int
     backoff: Backoff

@@ -68,7 +68,7 @@ BACK = Outcome(Ended.BACK)
 
 
 class JobInfo(Struct, frozen=True, array_like=True):
-    """What there is to know about the job of a run, for listeners and logs. `attempt` counts deliveries, `used` those
+    """The job of a run, for listeners and logs. `attempt` counts deliveries, `used` those
     that count against `tries`. `headers` are the attributes that the job was pushed with.
     """
 
@@ -174,7 +174,7 @@ class TimedOut(BaseException):
 
 
 TIMED_OUT = f"{TimedOut.__module__}.{TimedOut.__qualname__}"
-"""How a failure names it."""
+"""Its name in a failure."""
 
 
 # --- pools

@@ -1,4 +1,4 @@
-"""What workers share: small numbers (restarts, progress, exceptions per job), their beats, the output of jobs.
+"""Data that workers share: small numbers (restarts, progress, exceptions per job), their beats, the output of jobs.
 
 Counters of the registry, named `tasks/<namespace>/...`. They carry no version and announce nothing, so a progress that
 changes every second costs no other process anything.
@@ -20,7 +20,7 @@ from duetime.wire.worker_beats import WorkersOut, find_workers
 
 
 def count(namespace: str, name: str, by: int = 0, *, life_ms: int = 0) -> Call[int]:
-    """Add to a counter and answer its value; by=0 only reads. `life_ms` counts from its first change, 0 = for ever."""
+    """Add to a counter and return its value; by=0 only reads. `life_ms` begins with its first change; 0 is forever."""
     return then(count_with_life(namespace, name, by, life_ms=life_ms), lambda counter: counter.value)
 
 

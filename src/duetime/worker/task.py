@@ -78,7 +78,7 @@ class TaskOptions:
         self._check_types(self.fail_on_timeout, self.middleware)
 
     def _check_types(self, fail_on_timeout: object, middleware: object) -> None:
-        """What comes from untyped code would otherwise fail in a worker."""
+        """Wrong types from untyped code would otherwise fail in a worker."""
         if not isinstance(fail_on_timeout, bool):
             raise InvalidRequest(f"fail_on_timeout must be True or False, got {fail_on_timeout!r}")
         if not isinstance(middleware, Sequence) or not all(map(callable, cast("Sequence[object]", middleware))):
@@ -179,7 +179,7 @@ class Task(Generic[P, R]):
 
     @property
     def return_type(self) -> Any:
-        """What the function says that it returns, for reading results."""
+        """The declared return type of the function, for decoding results."""
         try:
             return get_type_hints(self.function, include_extras=True).get("return", Any)
         except NameError:

@@ -84,7 +84,7 @@ def _with_fresh_connections(job: CurrentJob, call: Callable[[], Any]) -> Any:
 
 
 def _leave_connections(event: TaskEvent) -> None:
-    """What was open when a process was forked belongs to the process that it was forked from."""
+    """Connections that were open at a fork belong to the parent process."""
     for connection in connections.all(initialized_only=True):
         connection.connection = None
 

@@ -1,4 +1,4 @@
-"""What Django installs."""
+"""The Django application."""
 
 # pyright: basic
 # Django has no type hints.

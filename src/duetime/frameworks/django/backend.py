@@ -92,7 +92,7 @@ class DuetimeBackend(BaseTaskBackend):
         }
 
     def validate_task(self, task: Any) -> None:
-        """Called for every task where it is defined: that makes it known to the worker."""
+        """Called where a task is defined; it makes the task known to the worker."""
         super().validate_task(task)
         check_queue(make_app().namespace, task.queue_name)
         if len(task.queue_name) > MAX_QUEUE:

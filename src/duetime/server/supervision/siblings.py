@@ -21,7 +21,7 @@ class AskAll(msgspec.Struct, array_like=True, frozen=True):
 
 
 class FinalReport(msgspec.Struct, array_like=True, frozen=True):
-    """What a worker sends to its supervisor after its last request."""
+    """A worker's message to its supervisor after its last request."""
 
     pid: int
     metrics: bytes
