@@ -86,6 +86,7 @@ check: $(VENV)/.stamp-dev ## Check format, lint, types and import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python tools/blocking_client.py --check
+	$(BIN)/python tools/sdk_reference.py --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
