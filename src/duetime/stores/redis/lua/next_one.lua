@@ -19,31 +19,18 @@ if day ~= math.floor(now / DAY) or not wake_at or call('ZCARD', q.leases) == 0
   or call('EXISTS', q.info, q.ttl, q.damaged, q.wait[1], q.wait[3]) > 0 then
   return nil
 end
-local first = call('ZRANGE', q.wait[2], 0, 1, 'WITHSCORES')
-local id, due, next_at = first[1], tonumber(first[2]), tonumber(first[4]) or false
-local is_ready, raw, record = id and due <= now, nil, nil
-if is_ready then
-  raw, record = call('HGET', q.jobs, id), call('HGET', q.tries, id)
-  local born, expires, allowed, priority = q.read_header(raw or '')
-  local attempt, used = 0, 0
-  if born and record then
-    if #record ~= RECORD_LENGTH or byte(record) ~= WAITING then
-      return nil
-    end
-    _, born, attempt, used, allowed, priority, _, expires = unpack_struct(RECORD, record)
-  end
-  if not born or expires > 0 and expires < now then
-    return nil
-  end
-  record = pack(RECORD, LEASED, born, attempt + 1, used + 1, allowed, priority, due, expires)
+local answer = q.first_delivery(now)
+if not answer then
+  return nil
 end
-local next_end = is_ready and now + ARGV[5] or huge
+local id = answer[3]
+local next_end = id and now + ARGV[5] or huge
 call('ZREM', q.leases, done)
 call('HDEL', q.jobs, done)
 call('HDEL', q.tries, done)
-if is_ready then
+if id then
   call('ZREM', q.wait[2], id)
-  call('HSET', q.tries, id, record)
+  call('HSET', q.tries, id, answer[4])
   call('ZADD', q.leases, q.text(next_end), id)
   delivered = delivered + 1
 elseif held == 1 then -- without its last job a queue is forgotten some time later
@@ -55,7 +42,4 @@ call('HSET', q.meta, 'state', pack('>I8I8', math.max(floor, tonumber(ARGV[2])), 
 if next_end < wake_at then
   call('ZADD', q.agenda, q.text(next_end), q.name)
 end
-if is_ready then
-  return { now, next_at, id, record, raw }
-end
-return { now, due or false }
+return answer

@@ -13,30 +13,21 @@ if has_rules or not state or #state ~= COUNTED_STATE or unpack_struct('>I4', sta
   or call('EXISTS', q.info, q.ttl, q.damaged, q.wait[1], q.wait[3]) > 0 then
   return nil
 end
-local first = call('ZRANGE', q.wait[2], 0, 1, 'WITHSCORES')
-local id, due, next_at = first[1], tonumber(first[2]), tonumber(first[4]) or false
-if not id or due > now then
-  return { now, due or false }
+local answer = q.first_delivery(now)
+local id = answer and answer[3]
+if not id then
+  return answer
 end
-local raw, record = call('HGET', q.jobs, id), call('HGET', q.tries, id)
-local born, expires, allowed, priority = q.read_header(raw or '')
-local attempt, used, wake_at, _ = 0, 0, call('ZSCORE', q.agenda, q.name)
-if born and record then
-  if #record ~= RECORD_LENGTH or byte(record) ~= WAITING then
-    return nil
-  end
-  _, born, attempt, used, allowed, priority, _, expires = unpack_struct(RECORD, record)
-end
-if not born or not wake_at or expires > 0 and expires < now or call('ZCARD', q.leases) < 0 then
+local wake_at = call('ZSCORE', q.agenda, q.name)
+if not wake_at or call('ZCARD', q.leases) < 0 then
   return nil
 end
-record = pack(RECORD, LEASED, born, attempt + 1, used + 1, allowed, priority, due, expires)
 local lease_end = now + ARGV[2]
 call('ZREM', q.wait[2], id)
-call('HSET', q.tries, id, record)
+call('HSET', q.tries, id, answer[4])
 call('ZADD', q.leases, q.text(lease_end), id)
 call('HSET', q.meta, 'state', sub(state, 1, 50) .. pack('>I6', unpack_struct('>I6', state, 51) + 1) .. sub(state, 57))
 if lease_end < tonumber(wake_at) then
   call('ZADD', q.agenda, q.text(lease_end), q.name)
 end
-return { now, next_at, id, record, raw }
+return answer

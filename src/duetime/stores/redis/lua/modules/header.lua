@@ -45,3 +45,27 @@ end
 function q.is_record(record)
   return record and #record == RECORD_LENGTH and byte(record) <= DEAD_EXPIRED
 end
+
+-- What reserve_one and next_one answer, for a queue with jobs of normal priority only: { now, next_at or false, id,
+-- record of the lease, header + body } for the first ready job, { now, next_at or false } if none is ready, nil if that
+-- job needs all of reserve. Changes nothing.
+function q.first_delivery(now)
+  local first = call('ZRANGE', q.wait[2], 0, 1, 'WITHSCORES')
+  local id, due, next_at = first[1], tonumber(first[2]), tonumber(first[4]) or false
+  if not id or due > now then
+    return { now, due or false }
+  end
+  local raw, record = call('HGET', q.jobs, id), call('HGET', q.tries, id)
+  local born, expires, allowed, priority = q.read_header(raw or '')
+  local attempt, used, _ = 0, 0, nil
+  if born and record then
+    if #record ~= RECORD_LENGTH or byte(record) ~= WAITING then
+      return nil
+    end
+    _, born, attempt, used, allowed, priority, _, expires = unpack_struct(RECORD, record)
+  end
+  if not born or expires > 0 and expires < now then
+    return nil
+  end
+  return { now, next_at, id, pack(RECORD, LEASED, born, attempt + 1, used + 1, allowed, priority, due, expires), raw }
+end
