@@ -131,6 +131,10 @@ class Lease(Struct, frozen=True, gc=False):
     born: int
     attempt: int
 
+    def acked(self) -> "Moved":
+        """The answer to an ack of this lease."""
+        return Moved(Event.ACKED, self.id, self.born, self.attempt)
+
 
 class Delivery(Struct, frozen=True):
     """A leased job. `used` and `attempt` already count this delivery."""

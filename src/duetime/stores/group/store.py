@@ -17,6 +17,7 @@ A member that is to go away drains: it takes nothing new, and its jobs are deliv
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any, TypeVar
 
@@ -60,12 +61,9 @@ from duetime.stores.group.verbs import (
     find_each,
     find_lease,
     finish,
-    joins,
     merge_pages,
     push,
-    raise_joins,
     reserve,
-    results,
 )
 from duetime.stores.registry import Registry
 
@@ -121,13 +119,38 @@ class GroupStore:
         return await finish(self._members, queue, finishes)
 
     async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
-        return await results(self._members, queue, ids)
+        """Asks all members: a result that is not there yet is the usual case, and must not cost a search."""
+        answers = await self._members.ask(lambda store: store.results(queue, ids))
+        reached = min(map(len, answers.require_one().found.values()))
+        found: list[KeptResult | None] = []
+        for kept in zip(*(part[:reached] for part in answers.found.values()), strict=True):
+            there = [one for one in kept if one]
+            if not there:
+                answers.require_all()
+            found.append(max(there, key=lambda one: one.born, default=None))
+        return found
 
     async def joins(self, queue: Queue, *, after: str = "") -> Sequence[JoinCount]:
-        return await joins(self._members, queue, after)
+        """A join is counted on one member. If its home has changed meanwhile, the greater count is the answer."""
+        answers = (await self._members.ask(lambda store: store.joins(queue, after=after))).require_all()
+        ends = [part[-1].name for part in answers.values() if len(part) == STEP_JOBS]
+        counting: dict[str, JoinCount] = {}
+        for one in (one for part in answers.values() for one in part):
+            if one.name not in counting or counting[one.name].count < one.count:
+                counting[one.name] = one
+        return [counting[name] for name in sorted(counting) if not ends or name <= min(ends)][:STEP_JOBS]
 
     async def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
-        await raise_joins(self._members, queue, joins)
+        """Each at the home of the jobs that join, whose ids begin alike. Raises a member's problem."""
+        shares: dict[str, list[JoinCount]] = {}
+        for one in joins:
+            shares.setdefault(self._members.homes(queue, one.name)[0], []).append(one)
+
+        async def send(share: list[JoinCount], store: Store) -> None:
+            await store.raise_joins(queue, share)
+
+        calls = {name: partial(send, share) for name, share in shares.items()}
+        (await self._members.ask_each(calls)).require_all()
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         return await find_lease(self._members, lease, lambda store: store.release(lease, delay_ms, error))

@@ -24,7 +24,7 @@ from duetime.model.job import (
 )
 from duetime.model.names import Queue, placing_part
 from duetime.stores.base import Ask, Cursor, Page, Push, Pushed, Reserved, Store, get_all, part_of, with_parts
-from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, distinct_finishes, following_jobs
+from duetime.stores.finishes import Finish, Finished, distinct_finishes, following_jobs
 from duetime.stores.group.member import PROBLEMS, MemberProblem, named, outcome_unknown, unknown_first
 from duetime.stores.group.members import Members
 
@@ -396,39 +396,3 @@ def with_kept(
     made = iter(answer.then)
     then = [taken.get(job.id) or next(made) for job in following_jobs(one, answer.joined)]
     return msgspec.structs.replace(answer, then=then)
-
-
-async def results(members: Members, queue: Queue, ids: Sequence[str]) -> list[KeptResult | None]:
-    """Asks all members: a result that is not there yet is the usual case, and must not cost a search."""
-    answers = await members.ask(lambda store: store.results(queue, ids))
-    reached = min(map(len, answers.require_one().found.values()))
-    found: list[KeptResult | None] = []
-    for kept in zip(*(part[:reached] for part in answers.found.values()), strict=True):
-        there = [one for one in kept if one]
-        if not there:
-            answers.require_all()
-        found.append(max(there, key=lambda one: one.born, default=None))
-    return found
-
-
-async def joins(members: Members, queue: Queue, after: str) -> list[JoinCount]:
-    """A join is counted on one member, but for one whose home has changed meanwhile: the greater count is answered."""
-    answers = (await members.ask(lambda store: store.joins(queue, after=after))).require_all()
-    ends = [part[-1].name for part in answers.values() if len(part) == STEP_JOBS]
-    counting: dict[str, JoinCount] = {}
-    for one in (one for part in answers.values() for one in part):
-        if one.name not in counting or counting[one.name].count < one.count:
-            counting[one.name] = one
-    return [counting[name] for name in sorted(counting) if not ends or name <= min(ends)][:STEP_JOBS]
-
-
-async def raise_joins(members: Members, queue: Queue, counts: Sequence[JoinCount]) -> None:
-    """Each at the home of the jobs that join, whose ids begin alike. Raises a member's problem."""
-    shares: dict[str, list[JoinCount]] = {}
-    for one in counts:
-        shares.setdefault(members.homes(queue, one.name)[0], []).append(one)
-
-    async def send(share: list[JoinCount], store: Store) -> None:
-        await store.raise_joins(queue, share)
-
-    (await members.ask_each({name: partial(send, share) for name, share in shares.items()})).require_all()

@@ -184,4 +184,4 @@ def ack(step: ServerStep, queue: Queue, leases: Sequence[Lease]) -> list[Moved] 
     answers = step.run_in_one_round_trip(queue, [("ack_single_statement", given)])
     if not answers or not answers[0]:
         return None
-    return [Moved(Event.ACKED, lease.id, lease.born, lease.attempt) for lease in leases]
+    return [lease.acked() for lease in leases]

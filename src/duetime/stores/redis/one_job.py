@@ -106,10 +106,6 @@ def ack_arguments(lease: Lease) -> tuple[Argument, ...]:
     return lease.born, pack_fence(LEASED, lease.born, lease.attempt), lease.id
 
 
-def acked(lease: Lease) -> Moved:
-    return Moved(Event.ACKED, lease.id, lease.born, lease.attempt)
-
-
 # --- in the event loop
 
 
@@ -230,7 +226,7 @@ class AckReply(ScriptReply[Lease, Moved | LeaseLost | StoreUnavailable | None]):
     script = "ack_one"
 
     def read(self, answer: Any) -> Moved:
-        return acked(self.asked)
+        return self.asked.acked()
 
     async def general(self) -> Moved | LeaseLost | StoreUnavailable | None:
         return await self.one_job.store.ack_general(self.asked, after_a_loss=False)
@@ -353,7 +349,7 @@ class BlockingRedis:
 
     def ack(self, lease: Lease) -> Moved | None:
         answer = self._run("ack_one", lease.queue, ack_arguments(lease))
-        return acked(lease) if answer else None
+        return lease.acked() if answer else None
 
     def close(self) -> None:
         pipe, self._pipe = self._pipe, None

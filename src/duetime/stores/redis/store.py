@@ -33,7 +33,6 @@ from duetime.model.job import (
     TOTAL_DAYS,
     Counts,
     Delivery,
-    Event,
     Job,
     Lease,
     Moved,
@@ -242,7 +241,7 @@ class RedisStore:
     async def _ack_one(self, queue: Queue, lease: Lease) -> Moved | None:
         arguments = one_job.ack_arguments(lease)
         if await self._scripts.run("ack_one", keys.prefix(queue), self._now(), *arguments):
-            return one_job.acked(lease)
+            return lease.acked()
         self._backoff.add("ack_one", queue)
         return None
 
@@ -582,7 +581,7 @@ def _with_info(delivery: Delivery, info: bytes | None) -> Delivery:
 
 def _read_ack(lease: Lease, letter: int) -> Moved | LeaseLost | None:
     if letter == ord("a"):
-        return Moved(Event.ACKED, lease.id, lease.born, lease.attempt)
+        return lease.acked()
     return _lease_lost(lease) if letter == ord("l") else None
 
 
@@ -635,7 +634,7 @@ def _read_finished(one: Finish, answer: Any, now: int) -> Finished | DuetimeErro
     if isinstance(answer, list):
         joined, *moves = cast("list[Any]", answer)
         then = [read_moved(job.id, moved) for job, moved in zip(following_jobs(one, joined), moves, strict=True)]
-        return Finished(Moved(Event.ACKED, lease.id, lease.born, lease.attempt), then, now, joined)
+        return Finished(lease.acked(), then, now, joined)
     text = answer.decode()
     if text == "g":
         return None

@@ -146,7 +146,7 @@ def ack_held(queue_row: QueueRow, leases: Sequence[Lease]) -> list[Moved]:
     queue_row.leased -= len(leases)
     queue_row.count("acked", len(leases))
     queue_row.floor = max(queue_row.floor, *(lease.born for lease in leases))
-    return [Moved(Event.ACKED, lease.id, lease.born, lease.attempt) for lease in leases]
+    return [lease.acked() for lease in leases]
 
 
 # --- verbs on ids

@@ -142,7 +142,7 @@ class SqliteStep(Step):
         if not execute(QUERIES["delete_leased_job"], fence).rowcount:
             return None
         execute(QUERIES["count_plain_ack"], {**names, "now": now, "idle_ms": IDLE_MS})
-        return (Moved(Event.ACKED, lease.id, lease.born, lease.attempt),)
+        return (lease.acked(),)
 
     # --- locks
 
