@@ -143,6 +143,7 @@ def test_a_delayed_value_with_a_ttl_is_gone_after_it(client: duetime.Client) -> 
         (lambda c: D.BlockingQueue(c, "bad").add_listener("x", print), InvalidRequest, "event must be"),
         (lambda c: D.DelayedQueue(c, "bad").get("0"), InvalidRequest, "index must be a whole number"),
         (lambda c: D.DelayedQueue(c, "bad").poll_many(2.5), InvalidRequest, "limit must be a whole number"),
+        (lambda c: c.schedules.put("x", queue="bad", every="1h", priority="\ud800"), InvalidRequest, "surrogates"),
         (lambda c: D.ReliableQueue(c, "bad", 5), InvalidRequest, "settings must be a QueueSettings, got 5"),
         (
             lambda c: D.ReliableQueue(c, "bad", D.QueueSettings(delivery_limit="3")),
@@ -173,6 +174,37 @@ def test_a_mistake_is_refused_and_adds_nothing(
         misuse(client)
     assert type(caught.value) is kind
     assert client.queue("bad").counts().total == 0
+
+
+def test_a_value_that_cannot_be_decoded_does_not_stop_drain_to_forever(client: duetime.Client) -> None:
+    client.queue("mixed").push("no JSON", id="bad")
+    queue = BlockingQueue(client, "mixed")
+    with pytest.raises(ValueError, match="Expecting value"):
+        queue.drain_to([])
+    queue.offer("good")
+    values: list[Any] = []
+    assert queue.drain_to(values) == 1
+    assert values == ["good"]
+    assert [job.id for job in client.queue("mixed").dead.list_jobs().jobs] == ["bad"]
+
+
+def test_a_value_that_cannot_be_decoded_is_not_removed(client: duetime.Client) -> None:
+    plain = client.queue("odd")
+    delayed, ready = DelayedQueue(client, "odd"), BlockingQueue(client, "odd")
+    delayed.offer("good", "1h")
+    plain.push("no JSON", id="later", delay="2h")
+    plain.push("no JSON", id="now")
+    assert delayed.poll_many(2) == ["good"]  # it was removed, so it is returned
+    for poll in (
+        delayed.poll,
+        lambda: ready.poll_last_from_any([]),
+        lambda: ready.poll_last_and_offer_first_to("other"),
+    ):
+        with pytest.raises(ValueError, match="Expecting value"):
+            poll()
+    assert [job.id for job in plain.get_many(["later", "now"]) if job] == ["later", "now"]
+    assert client.queue("other").counts().total == 0
+    plain.purge()
 
 
 def test_ready_values_first_in_first_out(client: duetime.Client) -> None:

@@ -95,12 +95,13 @@ class AsyncCollection(AsyncOnly):
         """
         target = self._client.queue(name)
         for job in reversed(await self._by_age()):
+            value = self._codec.decode(job.body)
             first = await target.list_jobs(State.READY, limit=1)
             counts = await target.counts()
             due_at = min(first.jobs[0].due_at - 1, counts.now) if first.jobs else counts.now
             await target.bulk([NewJob(job.id, job.body, due_at=due_at, tries=job.tries, priority=job.priority)])
             if await self._remove(job):
-                return self._codec.decode(job.body)
+                return value
             await target.cancel(job.id)  # another consumer had taken it
         return None
 
@@ -235,9 +236,15 @@ class AsyncDelayedQueue(AsyncCollection):
             if not page.jobs:
                 break
             for job in page.jobs:
+                try:
+                    value = self._codec.decode(job.body)
+                except ValueError:
+                    if taken:  # these are removed already
+                        return taken
+                    raise
                 # Two consumers may find the same value; the one that removes it has it.
                 if await self._remove(job):
-                    taken.append(self._codec.decode(job.body))
+                    taken.append(value)
         return taken
 
     def add(self, *_: Any) -> NoReturn:
@@ -351,8 +358,9 @@ class AsyncBlockingQueue(AsyncCollection, AsyncListeners):
         while True:
             for queue in queues:
                 for job in reversed(await queue._by_age()):
+                    value = self._codec.decode(job.body)
                     if await queue._remove(job):
-                        return job.queue.name, self._codec.decode(job.body)
+                        return job.queue.name, value
             if time.monotonic() >= deadline:
                 return None
             await sleep(LOOK_EVERY_S)
@@ -413,7 +421,7 @@ class AsyncBlockingQueue(AsyncCollection, AsyncListeners):
             deliveries = await self._queue.reserve(limit=want)
             if not deliveries:
                 break
-            values = [self._codec.decode(delivery.body) for delivery in deliveries]
+            values = [(await self._taken(job.delivery)).value for job in deliveries]
             await self._queue.ack(deliveries)
             target.extend(values)
             moved += len(values)

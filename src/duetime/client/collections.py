@@ -96,12 +96,13 @@ class Collection(BlockingOnly):
         """
         target = self._client.queue(name)
         for job in reversed(self._by_age()):
+            value = self._codec.decode(job.body)
             first = target.list_jobs(State.READY, limit=1)
             counts = target.counts()
             due_at = min(first.jobs[0].due_at - 1, counts.now) if first.jobs else counts.now
             target.bulk([NewJob(job.id, job.body, due_at=due_at, tries=job.tries, priority=job.priority)])
             if self._remove(job):
-                return self._codec.decode(job.body)
+                return value
             target.cancel(job.id)  # another consumer had taken it
         return None
 
@@ -236,9 +237,15 @@ class DelayedQueue(Collection):
             if not page.jobs:
                 break
             for job in page.jobs:
+                try:
+                    value = self._codec.decode(job.body)
+                except ValueError:
+                    if taken:  # these are removed already
+                        return taken
+                    raise
                 # Two consumers may find the same value; the one that removes it has it.
                 if self._remove(job):
-                    taken.append(self._codec.decode(job.body))
+                    taken.append(value)
         return taken
 
     def add(self, *_: Any) -> NoReturn:
@@ -350,8 +357,9 @@ class BlockingQueue(Collection, Listeners):
         while True:
             for queue in queues:
                 for job in reversed(queue._by_age()):
+                    value = self._codec.decode(job.body)
                     if queue._remove(job):
-                        return job.queue.name, self._codec.decode(job.body)
+                        return job.queue.name, value
             if time.monotonic() >= deadline:
                 return None
             sleep(LOOK_EVERY_S)
@@ -412,7 +420,7 @@ class BlockingQueue(Collection, Listeners):
             deliveries = self._queue.reserve(limit=want)
             if not deliveries:
                 break
-            values = [self._codec.decode(delivery.body) for delivery in deliveries]
+            values = [(self._taken(job.delivery)).value for job in deliveries]
             self._queue.ack(deliveries)
             target.extend(values)
             moved += len(values)

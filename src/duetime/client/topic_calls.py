@@ -29,7 +29,7 @@ def read_fields(fields: Mapping[str, Any], kind: type[Message]) -> Message:
     """Text is read as the field's type, so that a shell can write any of them. Raises InvalidRequest."""
     try:
         return msgspec.convert(dict(fields), kind, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise InvalidRequest(str(error)) from None
 
 
