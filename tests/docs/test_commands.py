@@ -23,7 +23,7 @@ EXAMPLES = re.compile(r"(?<![\w/.@-])(?:\.venv/bin/)?duetime ((?:[a-z-]+ ?)[^`|;
 def commands(text: str) -> Iterator[str]:
     """What follows `duetime` in blocks of shell code and between backticks."""
     joined = text.replace("\\\n", " ")
-    for block in re.findall(r"```(?:sh|bash)\n(.*?)```", joined, re.DOTALL):
+    for block in re.findall(r"```(?:sh|bash|shell)\n(.*?)```", joined, re.DOTALL):
         yield from EXAMPLES.findall(block)
     for inline in re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", joined, flags=re.DOTALL)):
         yield from EXAMPLES.findall(inline)
