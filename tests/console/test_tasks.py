@@ -20,6 +20,7 @@ async def test_tasks_and_the_charts_of_one(boss: Visitor, console_server: Served
     await until(lambda: "shop.send" in boss.get("tasks").text, every_s=0.1)
     page = boss.get("tasks", history="week").text
     assert "1,234" in page
+    assert "0.6 %" in page
     assert "/ 49" in page
     one = boss.get("tasks", pool="default", namespace="default", task="shop.send", history="day").text
     assert one.count("data-chart=") == 2

@@ -31,6 +31,11 @@ def compact(value: float) -> str:
     return number(value)
 
 
+def percent(share: float) -> str:
+    """`44.7 %` of 0.447, `90 %` of 0.9."""
+    return f"{share * 100:.1f}".removesuffix(".0") + " %"
+
+
 def seconds(value: float | None, units: Units = SPACED_UNITS) -> str:
     """Lateness: `5 ms`, `1.5 s`; a dash where there is none."""
     if value is None:

@@ -167,6 +167,7 @@ def make_environment() -> Environment:
     environment.filters.update(  # pyright: ignore[reportUnknownMemberType]
         number=formats.number,
         compact=formats.compact,
+        percent=formats.percent,
         span=_span,
         about=_about,
         seconds=_seconds,
