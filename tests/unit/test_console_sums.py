@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from duetime.console import sums
-from duetime.console.queue_looks import QueueLooks
+from duetime.console.queue_snapshots import QueueSnapshots
 from duetime.console.sums import Retrying, RetryingCounts
 from duetime.engine.pools import Pools
 from duetime.model.job import NewJob
@@ -24,11 +24,12 @@ async def retry(pools: Pools, queue: Queue, jobs: int, *, untried: int = 0) -> N
     await engine.push(queue, [NewJob(f"{number}", b"x") for number in range(jobs)])
     for place, delivery in enumerate(await engine.reserve([queue], limit=jobs)):
         await engine.release(delivery.lease, delay_ms=place % 2 * 3_600_000)
-    await engine.push(queue, [NewJob(f"new-{number}", b"x") for number in range(untried)])
+    if untried:
+        await engine.push(queue, [NewJob(f"new-{number}", b"x") for number in range(untried)])
 
 
 async def counted(pools: Pools, namespaces: tuple[str, ...] = ("a", "b")) -> Retrying | None:
-    counts = RetryingCounts(pools, QueueLooks(pools))
+    counts = RetryingCounts(pools, QueueSnapshots(pools))
     found = await counts.read(lambda _, namespace: namespace in namespaces, within_s=30)
     await counts.close()
     return found

@@ -245,7 +245,7 @@ def make_console(parts: ConsoleParts) -> ASGIApp:
     registry = lambda: parts.pools.registry  # noqa: E731
     users = ConsoleUsers(parts.registry_copy, registry)
     sessions = Sessions(parts.registry_copy, registry, users, parts.settings)
-    failed = Failures(parts.pools, parts.live.looks)
+    failed = Failures(parts.pools, parts.live.snapshots)
     searches = TextSearches(registry, parts.pools.engine, preview)
     parts.live.closers += [failed.close, searches.close]
     services = ConsoleServices(

@@ -1,7 +1,7 @@
 """All dead letters of all queues by error, newest first: what the page Failures shows and acts on.
 
 Stores list the dead letters of one queue, oldest first, a few hundred at a time. So a task reads them in small steps,
-the newest hours first, while somebody looks at the page; after that it reads what has come since. A queue whose dead
+the newest hours first, while somebody has it open; after that it reads what has come since. A queue whose dead
 letters became fewer is read anew. What is kept in memory of each is when it died, its id and its group, and all of it
 is forgotten when nobody has looked for a while.
 """
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from duetime.console.errors_seen import ErrorName, name_error
-from duetime.console.queue_looks import QueueLooks
+from duetime.console.queue_snapshots import QueueSnapshots
 from duetime.engine.pools import Pools
 from duetime.model.errors import DuetimeError
 from duetime.model.job import Job, State
@@ -162,9 +162,9 @@ class FailuresSeen(NamedTuple):
 
 
 class Failures:
-    def __init__(self, pools: Pools, looks: QueueLooks) -> None:
+    def __init__(self, pools: Pools, snapshots: QueueSnapshots) -> None:
         self._pools = pools
-        self._looks = looks
+        self._snapshots = snapshots
         self._queues: dict[Place, QueueFailures] = {}
         self._names: dict[str, GroupKey] = {}
         self._totals: dict[Place, int] = {}
@@ -181,8 +181,8 @@ class Failures:
 
     async def refresh(self, *, within_s: float, fresh: bool = False) -> None:
         """Read what is new, and wait for that for a moment. Goes on in the background if there is more."""
-        look = await self._looks.look(fresh=fresh)
-        self._totals = {(line.pool, line.queue): line.counts.dead for line in look.lines if line.counts.dead}
+        snapshot = await self._snapshots.read(fresh=fresh)
+        self._totals = {(line.pool, line.queue): line.counts.dead for line in snapshot.lines if line.counts.dead}
         self._asked_at = time.monotonic()
         if self._forgetting is not None:
             self._forgetting.cancel()
@@ -325,7 +325,7 @@ class Failures:
         for place in places:
             self._queues.pop(place, None)
         with suppress(DuetimeError):
-            await self._looks.look(fresh=True)
+            await self._snapshots.read(fresh=True)
 
 
 def _after(last: tuple[int, str]) -> str | None:

@@ -9,7 +9,7 @@ import msgspec
 
 from duetime.callbacks.failing_topics import TopicTrouble
 from duetime.console.meter_samples import KEEP_S, SAMPLE_S, MeterSamples
-from duetime.console.queue_looks import QueueLooks
+from duetime.console.queue_snapshots import QueueSnapshots
 from duetime.console.rate_history import RateHistory
 from duetime.console.sums import DayTotals, DueAheadSums, RetryingCounts
 from duetime.engine.pools import Pools
@@ -56,10 +56,10 @@ class LiveFigures:
         keep_s: float = KEEP_S,
     ) -> None:
         self.meters = MeterSamples(siblings, history, self._count, sample_s=sample_s, keep_s=keep_s)
-        self.looks = QueueLooks(pools)
+        self.snapshots = QueueSnapshots(pools)
         self.totals = DayTotals(pools)
-        self.due = DueAheadSums(pools, self.looks)
-        self.retrying = RetryingCounts(pools, self.looks)
+        self.due = DueAheadSums(pools, self.snapshots)
+        self.retrying = RetryingCounts(pools, self.snapshots)
         self._pools = pools
         self._siblings = siblings
         self.watchers = 0
@@ -76,7 +76,7 @@ class LiveFigures:
         for close in self.closers:
             await close()
         await self.meters.__aexit__()
-        await self.looks.close()
+        await self.snapshots.close()
         for sums in (self.totals, self.due, self.retrying):
             await sums.close()
 
@@ -133,16 +133,16 @@ class LiveFigures:
         return None
 
     async def changes(self, draining: asyncio.Event, *, every_s: float = 0) -> AsyncIterator[LiveChange]:
-        """One after each look at the stores, at most every `every_s`. Ends when the server drains."""
+        """One after each snapshot of the stores, at most every `every_s`. Ends when the server drains."""
         self.watchers += 1
         seen: int | None = None
         try:
             while not draining.is_set():
-                look, (point, _) = await self.looks.look(), await self.meters.now()
-                yield LiveChange(look.fingerprint != seen or any(point.rates.values()), sorted(look.problems))
-                seen = look.fingerprint
+                snapshot, (point, _) = await self.snapshots.read(), await self.meters.now()
+                yield LiveChange(snapshot.fingerprint != seen or any(point.rates.values()), sorted(snapshot.problems))
+                seen = snapshot.fingerprint
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(max(look.lasts_s, every_s) + self.watchers * PER_WATCHER_S):
+                    async with asyncio.timeout(max(snapshot.lasts_s, every_s) + self.watchers * PER_WATCHER_S):
                         await draining.wait()
         finally:
             self.watchers -= 1

@@ -1,8 +1,8 @@
 """What is wrong now, as lines that can be acted on: built from kinds and current numbers, not from stored sentences.
 
-Alerts say what the watchdog found and since when; the numbers come from the last look at the stores. Queues that are
-paused while jobs are overdue, topics whose calls fail and circuit breakers that are open are problems, too. A problem
-that somebody snoozed is not shown for a while; its alert goes on.
+Alerts say what the watchdog found and since when; the numbers come from the last snapshot of the stores. Queues that
+are paused while jobs are overdue, topics whose calls fail, and open circuit breakers are problems, too. A problem that
+somebody snoozed is not shown for a while; its alert goes on.
 """
 
 import time
@@ -15,7 +15,7 @@ from msgspec import Struct
 from duetime.alerts.problems import FIRING, Firing
 from duetime.callbacks.failing_topics import PREFIX, TopicTrouble
 from duetime.callbacks.topic_registry import TopicAddress
-from duetime.console.queue_looks import LiveQueue, QueueLook
+from duetime.console.queue_snapshots import LiveQueue, QueueSnapshot
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.names import Queue
 from duetime.model.topic import Topic
@@ -77,14 +77,16 @@ def snoozed(registry_copy: RegistryCopy) -> set[str]:
     }
 
 
-def quick_count(registry_copy: RegistryCopy, look: QueueLook, sees: Callable[[str, str], bool], whole: bool) -> int:
+def quick_count(
+    registry_copy: RegistryCopy, snapshot: QueueSnapshot, sees: Callable[[str, str], bool], whole: bool
+) -> int:
     """How many problems there are, as far as this process knows without asking anybody."""
     hidden = snoozed(registry_copy)
     count = 0
     for record in registry_copy.list_records(FIRING):
         _, pool, queue = parse_key(record.key)
         count += record.key not in hidden and (sees(pool, queue.namespace) if queue else whole)
-    paused = (line for line in look.lines if is_overdue_and_paused(line) and sees(line.pool, line.queue.namespace))
+    paused = (line for line in snapshot.lines if is_overdue_and_paused(line) and sees(line.pool, line.queue.namespace))
     return count + sum(paused_key(line) not in hidden for line in paused)
 
 
@@ -93,11 +95,11 @@ def paused_key(line: LiveQueue) -> str:
 
 
 def from_alerts(
-    records: Sequence[Record], look: QueueLook, sees: Callable[[str, str], bool], *, whole: bool
+    records: Sequence[Record], snapshot: QueueSnapshot, sees: Callable[[str, str], bool], *, whole: bool
 ) -> list[LiveProblem]:
     """The problems that alerts were raised about, with the numbers of now; a paused queue is not late here."""
     names = {queue.name for _, _, queue in (parse_key(record.key) for record in records) if queue}
-    lines = {(line.pool, line.queue): line for line in look.lines if line.queue.name in names}
+    lines = {(line.pool, line.queue): line for line in snapshot.lines if line.queue.name in names}
     found: list[LiveProblem] = []
     for record in records:
         firing = msgspec.json.decode(record.value, type=Firing)

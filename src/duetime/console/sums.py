@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import date
 from typing import Generic, NamedTuple, TypeVar
 
-from duetime.console.queue_looks import MOST_QUEUES, LiveQueue, QueueLooks
+from duetime.console.queue_snapshots import MOST_QUEUES, LiveQueue, QueueSnapshots
 from duetime.engine.pools import Pools
 from duetime.model.errors import DuetimeError
 from duetime.model.job import STEP_JOBS, State, Totals
@@ -125,9 +125,9 @@ class DueAhead(NamedTuple):
 class DueAheadSums:
     """How many jobs fall due in each hour of the next day."""
 
-    def __init__(self, pools: Pools, looks: QueueLooks) -> None:
+    def __init__(self, pools: Pools, snapshots: QueueSnapshots) -> None:
         self._pools = pools
-        self._looks = looks
+        self._snapshots = snapshots
         self._sums = Background(self._add_up)
         self.close = self._sums.close
 
@@ -144,7 +144,7 @@ class DueAheadSums:
         return DueAhead(start, hours, is_whole)
 
     async def _add_up(self) -> tuple[int, dict[Place, Sequence[int]], bool]:
-        lines = [line for line in (await self._looks.look()).lines if line.counts.delayed]
+        lines = [line for line in (await self._snapshots.read()).lines if line.counts.delayed]
         lines.sort(key=lambda line: -line.counts.delayed)
         start = int(time.time() * 1000) // HOUR_MS * HOUR_MS
         edges = [start + step * HOUR_MS for step in range(HOURS + 1)]
@@ -163,7 +163,7 @@ class DueAheadSums:
 
 
 class Retrying(NamedTuple):
-    """`is_whole` is False if there were too many waiting jobs to look at all, so that there may be more."""
+    """`is_whole` is False if there were too many waiting jobs to read them all, so that there may be more."""
 
     jobs: int
     is_whole: bool
@@ -174,9 +174,9 @@ class RetryingCounts:
     after a try: only the jobs of those are read, of the queues with the fewest first, and MOST_RETRYING at most.
     """
 
-    def __init__(self, pools: Pools, looks: QueueLooks) -> None:
+    def __init__(self, pools: Pools, snapshots: QueueSnapshots) -> None:
         self._pools = pools
-        self._looks = looks
+        self._snapshots = snapshots
         self._sums = Background(self._add_up)
         self.close = self._sums.close
 
@@ -203,7 +203,7 @@ class RetryingCounts:
         return found
 
     async def _candidates(self) -> list[LiveQueue]:
-        lines = [line for line in (await self._looks.look()).lines if line.counts.ready or line.counts.delayed]
+        lines = [line for line in (await self._snapshots.read()).lines if line.counts.ready or line.counts.delayed]
         found: list[LiveQueue] = []
         for pool in self._pools.names:
             waiting = [line for line in lines if line.pool == pool]

@@ -304,7 +304,7 @@ class Visit:
 
     @cached_property
     def scope(self) -> tuple[str, str]:
-        """Pool and namespace that the visitor looks at; empty for all of them."""
+        """Pool and namespace that the visitor has chosen; empty for all of them."""
         if self.session.namespace:
             return self.session.pool, self.session.namespace
         pool, _, namespace = unquote(self.request.cookies.get(NAMESPACE, "")).partition("/")
@@ -316,7 +316,7 @@ class Visit:
 
     def spaces(self) -> list[tuple[str, str]]:
         """The namespaces that the visitor can choose between."""
-        lines = self.parts.live.looks.last.lines
+        lines = self.parts.live.snapshots.last.lines
         found = {(line.pool, line.queue.namespace) for line in lines if line.queue != SCHEDULES}
         if self.scope[1]:
             found.add(self.scope)
@@ -325,14 +325,14 @@ class Visit:
     @cached_property
     def troubles(self) -> int:
         """How many problems there are, for the menu and the title."""
-        look = self.parts.live.looks.last
-        return quick_count(self.parts.registry_copy, look, self.sees, not self.session.namespace)
+        snapshot = self.parts.live.snapshots.last
+        return quick_count(self.parts.registry_copy, snapshot, self.sees, not self.session.namespace)
 
     def menu(self) -> list[tuple[str, list[tuple[str, str, str, str, str]]]]:
         """The groups of pages that this visitor can open; of each page its name, address, label, number and tone."""
         whole = not self.session.namespace
-        looks = self.parts.live.looks
-        sums = looks.sums(looks.last, *self.scope, self.sees)
+        snapshots = self.parts.live.snapshots
+        sums = snapshots.sums(snapshots.last, *self.scope, self.sees)
         dead = sums.counts.dead
         numbers = {
             "overview": (formats.compact(self.troubles), "warm") if self.troubles else ("", ""),

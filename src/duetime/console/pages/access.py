@@ -28,8 +28,8 @@ async def _page(visit: Visit, secret: str = "") -> Response:
     """`secret` belongs to a token that was just made; it is shown this once."""
     parts = visit.parts
     limits = {token.key: limit for token, limit in await parts.limits.list_limits(refresh=True)}
-    look = await parts.live.looks.look()
-    queues = Counter((line.pool, line.queue.namespace) for line in look.lines if line.queue != SCHEDULES)
+    snapshot = await parts.live.snapshots.read()
+    queues = Counter((line.pool, line.queue.namespace) for line in snapshot.lines if line.queue != SCHEDULES)
     tokens = await _tokens(visit)
     held = Counter((token.pool, token.namespace) for token in tokens)
     return visit.page(

@@ -32,9 +32,9 @@ async def show_alerts(visit: Visit) -> Response:
     parts = visit.parts
     await parts.registry_copy.refresh()
     settings = read_settings(parts.registry_copy.get(SETTINGS, KEY))
-    look = await parts.live.looks.look()
+    snapshot = await parts.live.snapshots.read()
     problems = await read_problems(
-        visit, look, await pool_health(visit), await parts.live.processes(), await parts.live.meters.journal()
+        visit, snapshot, await pool_health(visit), await parts.live.processes(), await parts.live.meters.journal()
     )
     addresses = [*settings.addresses, *settings.channels.values()]
     return visit.page(

@@ -75,10 +75,10 @@ class BatchRow(NamedTuple):
 
 
 async def show_batches(visit: Visit) -> Response:
-    look = await visit.parts.live.looks.look_for_page(is_partial=visit.is_partial)
+    snapshot = await visit.parts.live.snapshots.for_page(is_partial=visit.is_partial)
     places = [
         (line.pool, line.queue)
-        for line in look.lines
+        for line in snapshot.lines
         if line.queue.name == KEEPERS and visit.sees(line.pool, line.queue.namespace)
     ]
     rows: list[BatchRow] = []

@@ -33,7 +33,7 @@ _ids = IdMaker()
 
 
 class FailureFilter(NamedTuple):
-    """One group, one queue, or both; neither for everything that the visitor looks at."""
+    """One group, one queue, or both; neither for everything that the visitor has chosen."""
 
     group: str = ""
     place: Place | None = None

@@ -16,7 +16,7 @@ from duetime.console.errors_seen import quote_error
 from duetime.console.formats import body_text
 from duetime.console.forms import FormReader
 from duetime.console.job_lines import job_line
-from duetime.console.queue_looks import LiveQueue
+from duetime.console.queue_snapshots import LiveQueue
 from duetime.console.saved_views import saved_views
 from duetime.console.searches import contains
 from duetime.console.visit import Visit, chosen, queue_link
@@ -240,9 +240,9 @@ def preview(job: Job) -> str:
 async def _list_all(visit: Visit) -> Response:
     """The next jobs of all queues: by due time, running ones by the end of their leases."""
     state = State(chosen([str(one) for one in ALL_TABS], visit.query.get("state", "")))
-    look = await visit.parts.live.looks.look_for_page(is_partial=visit.is_partial)
-    counts = visit.parts.live.looks.sums(look, *visit.scope, visit.sees).counts
-    seen = (line for line in look.lines if visit.sees(line.pool, line.queue.namespace) and not line.is_internal)
+    snapshot = await visit.parts.live.snapshots.for_page(is_partial=visit.is_partial)
+    counts = visit.parts.live.snapshots.sums(snapshot, *visit.scope, visit.sees).counts
+    seen = (line for line in snapshot.lines if visit.sees(line.pool, line.queue.namespace) and not line.is_internal)
     lines = [line for line in seen if getattr(line.counts, state)]
     found = await _next_jobs(visit, state, lines)
     return visit.page(
@@ -253,7 +253,7 @@ async def _list_all(visit: Visit) -> Response:
         rows=[(pool, job, preview(job)) for pool, job in found],
         views=saved_views(visit),
         total=getattr(counts, state),
-        counting=not look.is_known,
+        counting=not snapshot.is_known,
     )
 
 

@@ -30,7 +30,7 @@ from duetime.console.problems import (
     parse_key,
     snoozed,
 )
-from duetime.console.queue_looks import LiveQueue, QueueLook
+from duetime.console.queue_snapshots import LiveQueue, QueueSnapshot
 from duetime.console.rate_history import RatePoint
 from duetime.console.sums import DueAhead
 from duetime.console.visit import Visit, chosen
@@ -65,8 +65,8 @@ class PoolHealth:
 
 async def show_overview(visit: Visit) -> Response:
     live, span = visit.parts.live, chosen(SPANS, visit.query.get("span", ""))
-    look, (point, _) = await live.looks.look_for_page(is_partial=visit.is_partial), await live.meters.now()
-    sums = live.looks.sums(look, *visit.scope, visit.sees)
+    snapshot, (point, _) = await live.snapshots.for_page(is_partial=visit.is_partial), await live.meters.now()
+    sums = live.snapshots.sums(snapshot, *visit.scope, visit.sees)
     everything = not visit.session.namespace
     health = await pool_health(visit)
     processes = await live.processes()
@@ -78,14 +78,14 @@ async def show_overview(visit: Visit) -> Response:
         counts=sums.counts,
         queues=sums.queues,
         retrying=retrying,
-        counting=not look.is_known,
+        counting=not snapshot.is_known,
         point=point,
         sparks={name: [one.rates.get(name, 0) for one in history] for name in ("accepted", "finished", "failed")},
         lateness_target_ms=visit.parts.settings.alert_lateness.total_seconds() * 1000,
         latest=sums.latest,
         busiest=sums.busiest,
         pools=health,
-        problems=await read_problems(visit, look, health, processes, journal),
+        problems=await read_problems(visit, snapshot, health, processes, journal),
         span=span,
         spans=SPANS,
         chart=_chart(visit, span, live) if everything and span != "month" else None,
@@ -110,7 +110,7 @@ def _ahead_bars(visit: Visit, ahead: DueAhead) -> list[Bar]:
 
 async def read_problems(
     visit: Visit,
-    look: QueueLook,
+    snapshot: QueueSnapshot,
     health: Sequence[PoolHealth],
     processes: Sequence[ProcessState],
     journal: JournalLag | None,
@@ -119,9 +119,9 @@ async def read_problems(
     parts, whole = visit.parts, not visit.session.namespace
     alerts = [
         one._replace(detail=_room(visit, one.pool, health)) if one.kind == "memory" else one
-        for one in from_alerts(parts.registry_copy.list_records(FIRING), look, visit.sees, whole=whole)
+        for one in from_alerts(parts.registry_copy.list_records(FIRING), snapshot, visit.sees, whole=whole)
     ]
-    paused = [line for line in look.lines if visit.sees(line.pool, line.queue.namespace)]
+    paused = [line for line in snapshot.lines if visit.sees(line.pool, line.queue.namespace)]
     paused = [line for line in paused if is_overdue_and_paused(line)][:MOST_PAUSED]
     topics = from_topics([one for process in processes for one in process.troubles], alerts, visit.sees)
     covered = {one.key for one in topics}

@@ -18,7 +18,7 @@ from duetime.console.pages.jobs import check_queue_exists, count_retrying
 from duetime.console.pages.overview import as_ms, day_bars, lateness_series, overdue_ms
 from duetime.console.problems import is_overdue_and_paused
 from duetime.console.queue_history import SPANS
-from duetime.console.queue_looks import INTERNAL, MANY_QUEUES, LiveQueue
+from duetime.console.queue_snapshots import INTERNAL, MANY_QUEUES, LiveQueue
 from duetime.console.rate_history import RatePoint
 from duetime.console.visit import Visit, chosen, link, queue_link
 from duetime.metrics.meters import Labels
@@ -70,22 +70,22 @@ async def list_queues(visit: Visit) -> Response:
     live, sort = visit.parts.live, chosen(list(SORTS), visit.query.get("sort", ""))
     wanted, counting, idle = visit.query.get("find", "").strip(), False, visit.query.get("idle", "") == "show"
     hidden = 0
-    found, problems = await live.looks.names()
+    found, problems = await live.snapshots.names()
     if sort == "queue" and len(found) > MANY_QUEUES:
         wished = (place for place in found if _is_wanted(visit, wanted, *place))
         places = sorted(wished, key=lambda place: (place[1].name.startswith(INTERNAL), place))
     else:
-        look = await live.looks.look_for_page(is_partial=visit.is_partial)
-        lines = [line for line in look.lines if _is_wanted(visit, wanted, line.pool, line.queue)]
+        snapshot = await live.snapshots.for_page(is_partial=visit.is_partial)
+        lines = [line for line in snapshot.lines if _is_wanted(visit, wanted, line.pool, line.queue)]
         if not idle and not wanted:
             busy = [line for line in lines if line.counts.total]
             hidden, lines = len(lines) - len(busy), busy
         lines.sort(key=lambda line: (SORTS[sort](line), line.queue))
-        places, problems = [(line.pool, line.queue) for line in lines], look.problems
-        counting = not look.is_known
+        places, problems = [(line.pool, line.queue) for line in lines], snapshot.problems
+        counting = not snapshot.is_known
     pages = max(1, -(-len(places) // PER_PAGE))
     page = min(read_number(visit.query.get("page", ""), 1), pages)
-    shown = await live.looks.lines_of(places[(page - 1) * PER_PAGE : page * PER_PAGE])
+    shown = await live.snapshots.lines_of(places[(page - 1) * PER_PAGE : page * PER_PAGE])
     return visit.page(
         "queues.html",
         rows=await _rows(visit, shown),

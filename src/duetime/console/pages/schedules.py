@@ -65,12 +65,12 @@ def cron_words(text: str) -> str:
 
 
 async def show_schedules(visit: Visit) -> Response:
-    look = await visit.parts.live.looks.look_for_page(is_partial=visit.is_partial)
+    snapshot = await visit.parts.live.snapshots.for_page(is_partial=visit.is_partial)
     found: list[ScheduleRow] = []
     for pool in visit.parts.pools.names:
-        queues = [line.queue for line in look.lines if line.pool == pool]
+        queues = [line.queue for line in snapshot.lines if line.pool == pool]
         declared = [one.namespace for one in queues if one.name == TICKS and visit.sees(pool, one.namespace)]
-        if declared or SCHEDULES in queues or not look.is_known:
+        if declared or SCHEDULES in queues or not snapshot.is_known:
             schedules = Schedules(visit.parts.pools.engine(pool))
             listed = await schedules.list_of(declared, lambda namespace, pool=pool: visit.sees(pool, namespace))
             found += [ScheduleRow(pool, one) for one in listed]

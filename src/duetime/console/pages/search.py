@@ -61,7 +61,7 @@ async def _in_queue(visit: Visit, wanted: str) -> str:
     job_id = rest.strip()
     if not _is_id(job_id):
         return ""
-    listed, _ = await visit.parts.live.looks.names()
+    listed, _ = await visit.parts.live.snapshots.names()
     named = {
         (pool, queue)
         for pool, queue in listed
@@ -86,8 +86,8 @@ def _is_id(text: str) -> bool:
 
 async def _by_id(visit: Visit, job_id: str) -> list[tuple[str, Job]]:
     """The jobs with this id in the largest queues that the visitor sees."""
-    listed, _ = await visit.parts.live.looks.names()
-    sizes = {(line.pool, line.queue): line.counts.total for line in visit.parts.live.looks.last.lines}
+    listed, _ = await visit.parts.live.snapshots.names()
+    sizes = {(line.pool, line.queue): line.counts.total for line in visit.parts.live.snapshots.last.lines}
     seen = (place for place in listed if visit.session.sees(place[0], place[1].namespace))
     found: list[tuple[str, Job]] = []
     for pool, queue in heapq.nlargest(MOST_ASKED, seen, key=lambda place: sizes.get(place, 1)):
@@ -100,7 +100,7 @@ async def _by_id(visit: Visit, job_id: str) -> list[tuple[str, Job]]:
 async def _names(visit: Visit, wanted: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Queues and topics with this text in their names: what they are called, and their addresses."""
     part = wanted.lower()
-    listed, _ = await visit.parts.live.looks.names()
+    listed, _ = await visit.parts.live.snapshots.names()
     queues = [
         (str(queue), queue_link(pool, queue))
         for pool, queue in sorted(listed)
@@ -116,7 +116,7 @@ async def _names(visit: Visit, wanted: str) -> tuple[list[tuple[str, str]], list
 
 
 async def _start(visit: Visit, text: str) -> TextSearch:
-    """Search all jobs that the visitor looks at, or those of one queue and state."""
+    """Search all jobs that the visitor has chosen, or those of one queue and state."""
     name, state = visit.given("queue"), visit.given("state")
     if name:
         queue, store = visit.queue(), visit.engine().store
@@ -125,8 +125,8 @@ async def _start(visit: Visit, text: str) -> TextSearch:
         targets = [SearchTarget((visit.pool(), queue), states)]
         total = sum(getattr(counts, str(one)) for one in states)
     else:
-        look = await visit.parts.live.looks.look(fresh=True)
-        lines = [line for line in look.lines if visit.sees(line.pool, line.queue.namespace) and line.counts.total]
+        snapshot = await visit.parts.live.snapshots.read(fresh=True)
+        lines = [line for line in snapshot.lines if visit.sees(line.pool, line.queue.namespace) and line.counts.total]
         lines.sort(key=lambda line: line.counts.total)
         targets = [SearchTarget((line.pool, line.queue), SEARCHED) for line in lines]
         total = sum(line.counts.total for line in lines)

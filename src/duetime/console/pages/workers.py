@@ -47,8 +47,8 @@ class WorkerRow(NamedTuple):
 
 
 async def show_workers(visit: Visit) -> Response:
-    look = await visit.parts.live.looks.look_for_page(is_partial=visit.is_partial)
-    lines = [one for one in look.lines if visit.sees(one.pool, one.queue.namespace)]
+    snapshot = await visit.parts.live.snapshots.for_page(is_partial=visit.is_partial)
+    lines = [one for one in snapshot.lines if visit.sees(one.pool, one.queue.namespace)]
     busy = sorted((one for one in lines if one.counts.leased), key=lambda one: -one.counts.leased)
     running: list[tuple[str, Job, str]] = []
     for line in busy:
@@ -65,7 +65,7 @@ async def show_workers(visit: Visit) -> Response:
         "workers.html",
         processes=await visit.parts.siblings.workers() if everything else [],
         parked=sum(sum(one.parked.values()) for one in await visit.parts.live.processes()) if everything else None,
-        counting=not look.is_known,
+        counting=not snapshot.is_known,
         workers=workers,
         slots=sum(one.worker.concurrency for one in workers),
         unknown=await _unknown(visit, spaces),

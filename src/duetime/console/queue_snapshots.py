@@ -1,8 +1,8 @@
 """What the stores say about all queues of all pools: jobs by state, and when the next one is due.
 
-Stores are only asked while somebody looks at a page, every few seconds at most, and less often the longer their answer
-takes; all pages share one answer. Where there are many queues no page waits for it: it shows the last answer, or says
-that the stores are counting.
+Stores are only asked while a page is open, every few seconds at most, and less often the longer their answer takes;
+all pages share one answer. Where there are many queues, no page waits for it: it shows the last answer, or says that
+the stores are counting.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from duetime.model.errors import DuetimeError, NoAnswer
 from duetime.model.job import STEP_JOBS, Counts
 from duetime.model.names import Queue
 
-LOOK_S = 2.0
+SNAPSHOT_S = 2.0
 SHARE = 40
 """An answer of the stores is used for at least this many times as long as it took."""
 MANY_QUEUES = 2_000
@@ -53,11 +53,11 @@ class LiveQueue(Struct, frozen=True, gc=False):
         return max(self.counts.now - self.head, 0) if self.head is not None and self.counts.ready else 0
 
 
-class QueueLook(NamedTuple):
+class QueueSnapshot(NamedTuple):
     """What the stores said about all queues of all pools. `problems` has the pools that did not answer.
 
-    `at` is when it ended, in monotonic seconds; `took_s` is how long the stores took. Looks with the same `fingerprint`
-    show the same.
+    `at` is when it ended, in monotonic seconds; `took_s` is how long the stores took. Snapshots with the same
+    `fingerprint` show the same.
     """
 
     lines: Sequence[LiveQueue]
@@ -74,13 +74,11 @@ class QueueLook(NamedTuple):
     @property
     def lasts_s(self) -> float:
         """How long this answer is used. A pool that does not answer is asked again soon: waiting for it is no work."""
-        return LOOK_S if self.problems else max(LOOK_S, self.took_s * SHARE)
+        return SNAPSHOT_S if self.problems else max(SNAPSHOT_S, self.took_s * SHARE)
 
 
-class LookSums(NamedTuple):
-    """All queues of a look together; `busiest` has those with the most ready, leased and dead jobs, without internal
-    ones.
-    """
+class SnapshotSums(NamedTuple):
+    """All queues together; `busiest` has those with the most ready, leased and dead jobs, without internal ones."""
 
     counts: Counts
     queues: int
@@ -99,56 +97,56 @@ class ListedQueues(NamedTuple):
         return sum(len(found) for found in self.pools.values() if isinstance(found, list))
 
 
-class QueueLooks:
+class QueueSnapshots:
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
-        self._look = QueueLook((), {}, NEVER, 0.0)
-        self._looking: asyncio.Task[None] | None = None
+        self._last = QueueSnapshot((), {}, NEVER, 0.0)
+        self._counting: asyncio.Task[None] | None = None
         self._listed = ListedQueues({})
         self._listing = asyncio.Lock()
         self._list_lock = asyncio.Lock()
-        self._sums: dict[tuple[str, str], tuple[float, LookSums]] = {}
+        self._sums: dict[tuple[str, str], tuple[float, SnapshotSums]] = {}
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._counting is not None:
+            self._counting.cancel()
+            await asyncio.gather(self._counting, return_exceptions=True)
 
     @property
     def _has_many(self) -> bool:
         return self._listed.total > MANY_QUEUES
 
     @property
-    def last(self) -> QueueLook:
+    def last(self) -> QueueSnapshot:
         """The last answer of the stores, without asking them."""
-        return self._look
+        return self._last
 
-    async def look_for_page(self, *, is_partial: bool) -> QueueLook:
+    async def for_page(self, *, is_partial: bool) -> QueueSnapshot:
         """A page that is opened asks the stores anew unless there are many queues; a refresh takes what there is."""
-        return await self.look(fresh=not is_partial)
+        return await self.read(fresh=not is_partial)
 
-    async def look(self, *, fresh: bool = False) -> QueueLook:
+    async def read(self, *, fresh: bool = False) -> QueueSnapshot:
         """The last answer of the stores, or a new one if that is too old.
 
         `fresh` asks them in any case, unless there are many queues. With many queues the last answer is returned if
         the new one is not there soon.
         """
         async with self._listing:
-            if not self._has_many and self._looking is not None:
-                await asyncio.wait({self._looking})
-            is_old = time.monotonic() - self._look.at >= self._look.lasts_s
-            if (self._looking is None or self._looking.done()) and (is_old or (fresh and not self._has_many)):
+            if not self._has_many and self._counting is not None:
+                await asyncio.wait({self._counting})
+            is_old = time.monotonic() - self._last.at >= self._last.lasts_s
+            if (self._counting is None or self._counting.done()) and (is_old or (fresh and not self._has_many)):
                 began = time.monotonic()
                 listed = await self._list_all()
-                self._looking = asyncio.create_task(self._count(listed.pools, began))
-        if self._looking is not None and not (self._has_many and self._look.is_known):
-            await asyncio.wait({self._looking}, timeout=MANY_WAIT_S if self._has_many else None)
-        return self._look
+                self._counting = asyncio.create_task(self._count(listed.pools, began))
+        if self._counting is not None and not (self._has_many and self._last.is_known):
+            await asyncio.wait({self._counting}, timeout=MANY_WAIT_S if self._has_many else None)
+        return self._last
 
     async def _list_all(self) -> ListedQueues:
         """Lists the queues of all pools. A long list is shared for a while: a new queue may then appear later."""
         async with self._list_lock:
-            if not self._has_many or time.monotonic() - self._listed.at >= LOOK_S:
+            if not self._has_many or time.monotonic() - self._listed.at >= SNAPSHOT_S:
                 names = self._pools.names
                 found = await asyncio.gather(*(self._list_pool(name) for name in names))
                 self._listed = ListedQueues(dict(zip(names, found, strict=True)), time.monotonic())
@@ -174,7 +172,7 @@ class QueueLooks:
         fingerprint = hash((tuple((one.pool, one.queue, *_shown(one)) for one in lines), tuple(sorted(problems))))
         ended = time.monotonic()
         took_s = (ended - began) / (2 if self._has_many else 1)  # half of it were pauses
-        self._look = QueueLook(lines, problems, ended, took_s, fingerprint)
+        self._last = QueueSnapshot(lines, problems, ended, took_s, fingerprint)
 
     async def _count_pool(self, pool: str, queues: Sequence[Queue]) -> list[LiveQueue] | DuetimeError:
         lines: list[LiveQueue] = []
@@ -197,12 +195,14 @@ class QueueLooks:
             return _no_answer(pool)
         return lines
 
-    def sums(self, look: QueueLook, pool: str, namespace: str, sees: Callable[[str, str], bool]) -> LookSums:
-        """What a look shows in all, for sessions that see this pool and namespace; added up once per look."""
+    def sums(
+        self, snapshot: QueueSnapshot, pool: str, namespace: str, sees: Callable[[str, str], bool]
+    ) -> SnapshotSums:
+        """The sums for sessions that see this pool and namespace, added up once per snapshot."""
         known = self._sums.get((pool, namespace))
-        if known is None or known[0] != look.at:
-            self._sums = {key: one for key, one in self._sums.items() if one[0] == look.at}
-            known = self._sums[pool, namespace] = look.at, _add_up(look.lines, sees)
+        if known is None or known[0] != snapshot.at:
+            self._sums = {key: one for key, one in self._sums.items() if one[0] == snapshot.at}
+            known = self._sums[pool, namespace] = snapshot.at, _add_up(snapshot.lines, sees)
         return known[1]
 
     async def names(self) -> tuple[list[tuple[str, Queue]], Mapping[str, DuetimeError]]:
@@ -225,7 +225,7 @@ class QueueLooks:
         return [lines[place] for place in places]
 
 
-def _add_up(lines: Sequence[LiveQueue], sees: Callable[[str, str], bool]) -> LookSums:
+def _add_up(lines: Sequence[LiveQueue], sees: Callable[[str, str], bool]) -> SnapshotSums:
     """One pass over what may be 20,000 queues, for which the API waits."""
     seen: dict[tuple[str, str], bool] = {}
     delayed = ready = leased = dead = queues = late_ms = 0
@@ -247,7 +247,7 @@ def _add_up(lines: Sequence[LiveQueue], sees: Callable[[str, str], bool]) -> Loo
         if not line.queue.name.startswith(INTERNAL):
             busy.append((counts.ready + counts.leased + counts.dead, -place))
     busiest = [lines[-place] for _, place in heapq.nlargest(BUSIEST, busy)]
-    return LookSums(Counts(delayed, ready, leased, dead), queues, latest, busiest)
+    return SnapshotSums(Counts(delayed, ready, leased, dead), queues, latest, busiest)
 
 
 def _no_answer(pool: str) -> NoAnswer:
