@@ -111,7 +111,7 @@ class LineFile(logging.Handler):
 class ConsoleFormatter(logging.Formatter):
     """`2026-11-15T09:00:00.000Z INFO duetime.pools pool_open pool=default`
 
-    A traceback follows on lines of its own, each behind a bar, so that none of them can pass for a log line.
+    A traceback follows on lines of its own, each after a bar, so that none of them looks like a log line.
     """
 
     def format(self, record: logging.LogRecord) -> str:

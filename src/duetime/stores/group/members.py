@@ -204,7 +204,7 @@ class Members:
     # --- drains by record
 
     async def _wanted_layout(self, store: Store) -> Layout:
-        """The members that take new jobs by the settings and the record; as it is, if none were left."""
+        """The members that take new jobs, by the settings and the record. The present layout if that leaves none."""
         self._record_drain = read_drain(await store.registry.get(GROUP_DRAIN, self._group))
         drain = self._settings_drain | self._record_drain
         return tuple(name for name in self._members if name not in drain) or self._layouts.current

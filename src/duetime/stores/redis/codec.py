@@ -103,7 +103,7 @@ def pack_options(job: NewJob) -> bytes:
 
 
 def plain_header(job: NewJob) -> tuple[bytes, bytes] | None:
-    """The bytes before and behind the born in the header of a job that is accepted now and has common options; None
+    """The bytes before and after the born in the header of a job that is accepted now and has common options; None
     for any other job.
     """
     if job.attributes or job.born or job.attempt or job.due_at is not None or 0 < job.ttl_ms < job.delay_ms:

@@ -1,4 +1,4 @@
-"""Queues whose rows somebody else holds with a lock: they keep no other queue waiting.
+"""Queues whose rows another transaction has locked: the reaper serves the other queues meanwhile.
 
 A round of the reaper visits queues one after the other. It waits for the lock of one queue at most; of the others it
 only checks whether they are locked, and skips those that are.
@@ -15,13 +15,13 @@ from duetime.model.names import Queue
 log = logging.getLogger("duetime.stores")
 
 PROBE_S = 30.0
-"""About how long rounds only check whether a queue is locked, after one waited for its lock in vain."""
+"""About how long rounds only check whether a queue is locked, after one did not get its lock."""
 FORGOTTEN_S = 600.0
 """Forget a lock after this many seconds without a visit."""
 
 
 class LockedQueues:
-    """Remembers for which queues rounds have waited in vain."""
+    """Remembers the queues whose locks rounds did not get."""
 
     def __init__(self, is_locked: Callable[[Queue], Awaitable[bool]]) -> None:
         self.is_locked = is_locked

@@ -205,7 +205,7 @@ class ServerStep(Step):
         return queue_row, is_new
 
     def _lock(self, queue: Queue, names: Mapping[str, object]) -> Sequence[Any] | None:
-        """The queue's row, or None; what was to be read ahead is read behind its lock."""
+        """The queue's row, or None. The same round trip reads what `read_ahead` has announced, after the lock."""
         queue_id = self._queue_ids.get(queue)
         reads = [(name, {"queue": queue_id, **given}) for name, given in self._wanted] if queue_id else []
         self._wanted = ()

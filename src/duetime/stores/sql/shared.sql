@@ -60,7 +60,7 @@ ON CONFLICT (namespace, queue, name) DO UPDATE SET
     answer = excluded.answer;
 
 -- name: delete_old_marks
--- description: Bounded, because nobody waits for it.
+-- description: Bounded: more follow in the next round of the reaper.
 DELETE FROM dt.marks
 WHERE (namespace, queue, name) IN (
     SELECT namespace, queue, name
@@ -95,7 +95,7 @@ ON CONFLICT (namespace, queue, day) DO UPDATE SET
 DELETE FROM dt.totals WHERE namespace = %(namespace)s AND queue = %(queue)s;
 
 -- name: queues_with_old_totals
--- description: Queues that have days which are no longer kept one by one. Bounded, because nobody waits for it.
+-- description: Queues with days that are no longer kept one by one. Bounded: more follow in the next round of the reaper.
 SELECT namespace, queue
 FROM dt.totals FORCE INDEX (by_day)
 WHERE day > 0 AND day <= %(before)s
@@ -251,7 +251,7 @@ ORDER BY id
 LIMIT %(limit)s;
 
 -- name: delete_old_results
--- description: Bounded, because nobody waits for it.
+-- description: Bounded: more follow in the next round of the reaper.
 DELETE FROM dt.results
 WHERE (namespace, queue, id) IN (
     SELECT namespace, queue, id
@@ -332,7 +332,7 @@ WHERE name >= %(prefix)s AND name < %(beyond)s AND (expires_at = 0 OR expires_at
 ORDER BY name;
 
 -- name: delete_old_counters
--- description: Bounded, because nobody waits for it.
+-- description: Bounded: more follow in the next round of the reaper.
 DELETE FROM dt.counters
 WHERE name IN (
     SELECT name

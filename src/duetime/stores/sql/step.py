@@ -84,7 +84,7 @@ class Step(ABC):
     def fast_ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved] | None:
         return None
 
-    # --- what a verb will read behind the lock of its queue; a dialect may use it to save round trips
+    # --- what a verb will read once its queue is locked; a dialect may send it with the lock, to save round trips
 
     def read_ahead(self, reads: Sequence[Command]) -> None:
         """The next `lock_queue` is followed by these queries, each with the parameter `queue`."""

@@ -249,7 +249,7 @@ class ConnectionThreads:
             with self._lock:
                 self._busy.discard(key)
                 if key in self._waiting:
-                    self._turns.append(key)  # this thread takes it, or what was in front of it
+                    self._turns.append(key)  # this thread serves it next, or an earlier one
         self._let_go(session)
         self._post(self._thread_ended)
 

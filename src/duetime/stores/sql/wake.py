@@ -1,8 +1,8 @@
 """The hubs that hand wakes and versions of the registry to the listeners in this process, and to other processes.
 
-Each dialect derives its hub, which receives what other processes announce. Where the hub polls for it, it polls often
-only while somebody waits: the store knows it by a reserve that found no job, by `heads` with `waiting`,
-which the engine calls every second for queues with waiting consumers, and by `results`.
+Each dialect derives its hub, which receives what other processes announce. A hub that polls does so often only while
+somebody waits. A reserve that found no job shows that, a call of `results`, and a call of `heads` with `waiting`,
+which the engine makes every second for queues with waiting consumers.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class WakeHub(ABC):
         self._poll_now.set()
 
     async def _rest(self, pause_s: float) -> None:
-        """Pause before the next poll: for `pause_s` while somebody waits, else until somebody does or a second."""
+        """Pause before the next poll: `pause_s` while somebody waits, else a second, or less if somebody begins to."""
         if self._loop.time() < self._awake_until:
             await asyncio.sleep(pause_s)
             return

@@ -77,8 +77,8 @@ def _connect(path: Path, synchronous: str, checkpoint_pages: int, read_only: boo
 def _make_private(path: Path) -> None:
     """Make an empty file for its owner alone; SQLite gives its log and its shared memory the same mode.
 
-    The file is made aside: closing a descriptor of the file itself would drop the locks that other connections of this
-    process hold on it.
+    The file is made under another name and linked: closing a descriptor of the file itself would drop the locks that
+    other connections of this process hold on it.
     """
     handle, aside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     os.close(handle)
@@ -181,7 +181,7 @@ class WriteLock:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def is_free(self) -> bool:
-        """Returns whether nobody waits to begin. For one thread at a time, and the one that begins."""
+        """Returns whether no process waits to begin. For one thread at a time; another one may begin meanwhile."""
         try:
             fcntl.flock(self._test_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return True

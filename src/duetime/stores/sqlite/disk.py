@@ -75,7 +75,7 @@ MOST_RESERVE = 64 * 1_048_576
 LEAST_RESERVE_FILE = 128 * 1024
 ROTATE_BYTES = 1021
 LEAST_LOG_AHEAD = 256 * 1024
-"""The reserve file is made ready for a log that is half as long again as it is, or longer by this."""
+"""The reserve file is grown for a log of 1.5 times the present length, or of this many bytes more."""
 PAGE_BYTES = 4096
 CHECKPOINT_PAGES = 4000
 """The log is moved into the file at about 16 MiB: large enough to gather many writes of the same pages."""

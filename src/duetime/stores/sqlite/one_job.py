@@ -151,7 +151,7 @@ class BlockingSqlite:
     def _transact(
         self, connection: sqlite3.Connection, operation: Callable[[SqliteStep], T | None], done: list[T]
     ) -> Sequence[NumberedAnnouncement]:
-        """Puts the answer into `done` before the commit: an exception may come right behind it."""
+        """Puts the answer into `done` before the commit: an exception may come right after it."""
         step = SqliteStep(connection, self._clock.now_ms())
         try:
             connection.execute("BEGIN IMMEDIATE")

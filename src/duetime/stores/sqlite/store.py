@@ -257,8 +257,8 @@ class SqliteStore(SqlStore):
         return self._reader.run(operation, key="reader", line=queue, jobs=BIG_JOBS, read_only=True)
 
     async def _read_if_changed(self, kind: str, question: Hashable, read: Callable[[], Awaitable[T]]) -> T:
-        """For what is asked every second: returns what `read` returned for this question last time, without waking a
-        thread, if nobody has committed anything since. Keeps one answer of each kind.
+        """Returns what `read` returned for this question last time, without waking a thread, if no connection has
+        committed since. For questions that are asked every second; one answer of each kind is kept.
         """
         version = self._watch.version()
         if version is None:

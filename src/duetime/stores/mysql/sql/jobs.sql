@@ -1,4 +1,4 @@
--- What verbs do to jobs, always behind the lock of their queue's row. So plain reads are enough here, and no job is
+-- What verbs do to jobs. The row of their queue is always locked first. So plain reads are enough here, and no job is
 -- locked by two transactions. Every statement names its index: otherwise all of a small table would be read and locked.
 
 -- name: insert_jobs

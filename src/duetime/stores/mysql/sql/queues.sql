@@ -50,7 +50,7 @@ VALUES (%(namespace)s, %(queue)s, %(name)s, %(digest)s, %(expires_at)s, %(answer
 ON DUPLICATE KEY UPDATE digest = values(digest), expires_at = values(expires_at), answer = values(answer);
 
 -- name: delete_old_marks
--- description: Bounded, because nobody waits for it. A mark that was set again meanwhile stays.
+-- description: Bounded: more follow in the next round of the reaper. A mark that was set again meanwhile stays.
 DELETE m
 FROM (
     SELECT namespace, queue, name

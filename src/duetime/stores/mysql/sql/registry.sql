@@ -40,7 +40,7 @@ INSERT INTO dt.counters (name, value, expires_at) VALUES (%(name)s, %(value)s, %
 ON DUPLICATE KEY UPDATE value = values(value), expires_at = values(expires_at);
 
 -- name: delete_old_counters
--- description: Bounded, because nobody waits for it. A counter that was used meanwhile stays.
+-- description: Bounded: more follow in the next round of the reaper. A counter that was used meanwhile stays.
 DELETE c
 FROM (
     SELECT name

@@ -7,7 +7,7 @@ VALUES (%(namespace)s, %(queue)s, %(id)s, %(born)s, %(kept_until)s, %(result)s)
 ON DUPLICATE KEY UPDATE born = values(born), kept_until = values(kept_until), result = values(result);
 
 -- name: delete_old_results
--- description: Bounded, because nobody waits for it. A result that was kept again meanwhile stays.
+-- description: Bounded: more follow in the next round of the reaper. A result that was kept again meanwhile stays.
 DELETE r
 FROM (
     SELECT namespace, queue, id

@@ -1,9 +1,9 @@
--- What verbs do to jobs, always behind the lock of their queue's row.
+-- What verbs do to jobs. The row of their queue is always locked first.
 --
 -- A plan is made once per session, often while the tables are still empty, and must be right when they are full. So no
 -- statement leaves PostgreSQL a choice: jobs by id are sought one by one (`LATERAL ... LIMIT 1`), because for
 -- `id = ANY(...)` it may decide to read the whole queue; and the earliest is the first in order, because for `min` it
--- may decide to read all. Rows are then changed by their `ctid`: nobody else moves them behind the lock.
+-- may decide to read all. Rows are then changed by their `ctid`: the lock keeps others from moving them.
 
 -- name: insert_jobs
 -- description: New incarnations wait; columns of the same length, one statement for any number of jobs.

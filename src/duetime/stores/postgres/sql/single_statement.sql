@@ -8,7 +8,7 @@
 SELECT 1 FROM dt.queues WHERE id = %(queue)s FOR UPDATE;
 
 -- Its conditions contain every rule of the queue that can refuse a push. A list whose values are all the same has only
--- the first of them: unnest answers null behind the end of a list. Ids of one moment
+-- the first of them: unnest answers null after the end of a list. Ids of one moment
 -- are not sought one by one if the queue holds nothing between the least and the greatest of them.
 -- name: push_single_statement
 -- description: New jobs into a queue that holds none of their ids and has room. Answers now, paused and the old heads.

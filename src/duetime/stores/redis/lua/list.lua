@@ -14,7 +14,7 @@ q.begin()
 local text = q.text(now)
 local answer = { now, 0, last_priority, last_at, last_id }
 
--- Up to `count` ids and scores of a set behind the last place, from rank `from` on, up to rank `to`.
+-- Up to `count` ids and scores of a set after the last place, from rank `from` on, up to rank `to`.
 local function page(key, from, to, resume, count)
   if resume and last_at ~= '' then
     from = math.max(from, q.rank_after(key, last_at, last_id))

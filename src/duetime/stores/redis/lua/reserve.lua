@@ -16,7 +16,7 @@ if q.paused then
 end
 
 local asked, expired, names, raws, records, values, ends = {}, {}, {}, {}, {}, {}, {}
-local seen, given, wasted = { 0, 0, 0 }, 0, 0 -- jobs scanned, bytes delivered, bytes read in vain
+local seen, given, wasted = { 0, 0, 0 }, 0, 0 -- jobs scanned, bytes delivered, bytes read for nothing
 
 -- Plans deliveries of one page of ready jobs; answers how many. `page` is id, due_at, id, due_at ...
 local function deliver(page, priority, lease_end)

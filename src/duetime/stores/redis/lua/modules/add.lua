@@ -15,7 +15,7 @@ function q.read_options(packed)
   return options
 end
 
--- Reads a group of jobs from ARGV[at] on; returns it, and the place behind it. A group is jobs that share options:
+-- Reads a group of jobs from ARGV[at] on; returns it, and the place after it. A group is jobs that share options:
 -- options · number of jobs · delay_ms of all ('' if each has a due_at of its own, '+' if each has a delay of its own) ·
 -- least and greatest of the due_ats or delays (both '' with one delay for all) · ids, or pairs of due_at or delay and
 -- id; with `has_borns`, due_at or delay, id and born · bodies.

@@ -1,7 +1,7 @@
 -- Module find: jobs by id, and setting aside those that cannot be read. Needs the modules keys, header and queue.
 
--- Plans that a job that cannot be read is out of everybody's way; it must be out of its place. `answer` gets its id
--- and '' where others have a Moved.
+-- Plans to move a job that cannot be read to P:damaged. The caller removes it from its place. `answer` gets its id, and
+-- '' in place of a Moved.
 function q.set_aside(id, raw, record, answer)
   q.hset(q.damaged, id, (raw or '') .. (record or ''))
   q.damaged_count = q.damaged_count + 1

@@ -7,8 +7,8 @@
 --   P:wait:1-3  zset  id by due_at; ready and delayed alike; only the clock distinguishes them
 --   P:leases    zset  id by lease end
 --   P:dead      zset  id by time of death
---   P:tries     hash  id -> delivery record, once a job was delivered or is dead; it then rules over the header
---   P:ttl       zset  id by expires_at, for jobs with a ttl that wait and were due when the sweep came by
+--   P:tries     hash  id -> delivery record, once a job was delivered or is dead; the header then no longer counts
+--   P:ttl       zset  id by expires_at, for jobs with a ttl that wait and were due when the last sweep ran
 --   P:info      hash  id -> last error (with its length before it) and attributes, for jobs that have either
 --   P:meta      hash  rules, state (see RULES and STATE), expired (a total), sweeping (where an unfinished sweep is)
 --   P:totals    hash  day (UTC, from the epoch on) -> what happened (see TOTALS), without the day that the state holds;

@@ -11,7 +11,7 @@ function q.read_rules(rules)
   q.kept, q.offline = flags % 16 >= 8, flags % 32 >= 16
 end
 
--- Above this every born of a new queue is.
+-- Every born of a new queue is above this.
 function q.forgotten_floor()
   return tonumber(call('GET', q.floors) or 0) or 0
 end
@@ -114,8 +114,7 @@ function q.fetch(key, ids)
   return values
 end
 
--- The plan: what goes and what comes, by key; how many jobs expired; the next end that the agenda must know of; what is
--- to be counted.
+-- The plan: what to remove and what to add, by key; how many jobs expired; the next end for the agenda; what to count.
 function q.begin_plan()
   q.zrems, q.hdels, q.zadds, q.hsets, q.expired, q.next_end, q.counted_now = {}, {}, {}, {}, 0, huge, nil
 end
@@ -237,7 +236,7 @@ function q.begin_with_removal()
   call('HDEL', q.meta, 'none')
 end
 
--- Carries the plan out, keeps the agenda a lower bound, and begins a new plan.
+-- Executes the plan, keeps the agenda a lower bound, and begins a new plan.
 function q.commit()
   for key, ids in pairs(q.zrems) do q.variadic('ZREM', key, ids) end
   for key, ids in pairs(q.hdels) do q.variadic('HDEL', key, ids) end
@@ -266,8 +265,8 @@ function q.commit()
   q.begin_plan()
 end
 
--- Wakes all processes if a job now waits that is due before `before`, the earliest until now. A user without rights on
--- the channel has written all the same: waiting consumers find the job by their check of every second.
+-- Wakes all processes if a job now waits that is due before `before`, the earliest until now. Without the right
+-- to publish the script still succeeds: waiting consumers check for jobs every second.
 function q.wake(before)
   if q.first_due < before and not q.paused then
     q.waiting = { 1, 1, 1 }

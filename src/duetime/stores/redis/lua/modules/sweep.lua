@@ -11,7 +11,7 @@ function q.is_before(a, b)
   return #a < #b
 end
 
--- The rank of the first member of a zset behind (score, id), whether or not that is still there.
+-- The rank of the first member of a zset after (score, id), whether or not that is still there.
 function q.rank_after(key, score, id)
   local low, high = call('ZCOUNT', key, '-inf', '(' .. score), call('ZCOUNT', key, '-inf', score)
   while low < high do
