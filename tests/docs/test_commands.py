@@ -9,13 +9,9 @@ import pytest
 import typer
 
 from duetime.cli.program import app
+from tests.docs.pages import PAGES, name_of
 
-ROOT = Path(__file__).parents[2]
-PAGES = [
-    page
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
-    if page.name != "cli.md"  # written from the commands themselves
-]
+WRITTEN = [page for page in PAGES if page.name != "cli.md"]  # that one is generated from the commands
 PROGRAM: Any = typer.main.get_command(app)
 EXAMPLES = re.compile(r"(?<![\w/.@-])(?:\.venv/bin/)?duetime ((?:[a-z-]+ ?)[^`|;&#\n]*)")
 
@@ -47,7 +43,7 @@ def problems(example: str) -> Iterator[str]:
             yield f"there is no option {option!r}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WRITTEN, ids=name_of)
 def test_every_command_exists(page: Path) -> None:
     assert [(example, problem) for example in commands(page.read_text()) for problem in problems(example)] == []
 

@@ -1,39 +1,28 @@
 """What the pages say works: every Python example runs, every setting exists, every link leads somewhere."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import duetime
 from duetime.model.job import TRANSITIONS
 from duetime.model.settings import FIELDS, OTHER_VARIABLES, Settings, load, row, shown, variable
+from tests.docs.pages import PAGES, ROOT, blocks, name_of
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TABLE_ROW = re.compile(r"^\| (.*) \|$", re.MULTILINE)
 
 
-def blocks(language: str) -> Iterator[Any]:
-    """(text, place) of every block whose fence says exactly this language."""
-    for page in PAGES:
-        text = page.read_text()
-        for found in FENCE.finditer(text):
-            if found[1].strip() == language:
-                line = text.count("\n", 0, found.start()) + 1
-                yield pytest.param(found[2], id=f"{page.relative_to(ROOT)}:{line}")
+EXAMPLES = [pytest.param(text, id=f"{name_of(page)}:{line}") for page in PAGES for line, text in blocks(page, "python")]
 
 
-@pytest.mark.parametrize("code", list(blocks("python")))
+@pytest.mark.parametrize("code", EXAMPLES)
 def test_a_python_example_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "<example>", "exec"), {"__name__": "__main__"})
 
 
-MODULES = [one for one in blocks("python") if str(one.values[0]).startswith("# shop.py")]
+MODULES = [one for one in EXAMPLES if str(one.values[0]).startswith("# shop.py")]
 
 
 @pytest.mark.parametrize("code", MODULES)
@@ -67,7 +56,7 @@ def test_the_table_of_settings_is_the_table_of_settings() -> None:
     assert settings_table()[1:] == expected
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_variables_that_a_page_names_exist(page: Path) -> None:
     known = {variable(name) for name in FIELDS} | set(OTHER_VARIABLES)
     named = set(re.findall(r"\bDUETIME_[A-Z_]+\b", page.read_text()))
@@ -84,7 +73,7 @@ def test_the_verbs_of_the_concepts_are_those_of_the_kernel() -> None:
         assert filled == set(TRANSITIONS[verb]), verb
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?://|#|mailto:)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+from tests.docs.pages import PAGES, ROOT, name_of
+
+EVERY = [*PAGES, *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
 SOURCE = ROOT / "src" / "duetime"
 LONGEST_LINE = 120
 MODULE = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|lua|sql)|[a-z_0-9]+(?:/[a-z_0-9]+)*/)`")
 STEP = re.compile(r"^(?:-> )?([a-z_0-9/]+\.py) +(?:([A-Z]\w*)\.)?(\w+)", re.MULTILINE)
 ROOMS = {path.name for path in SOURCE.iterdir() if path.is_dir()}
 
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+every_page = pytest.mark.parametrize("page", EVERY, ids=name_of)
 
 
 def prose(page: Path) -> Iterator[tuple[int, str]]:

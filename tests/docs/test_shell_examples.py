@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import duetime
+from tests.docs.pages import PAGES, ROOT, blocks
 from tests.e2e.conftest import Serve, serve, shell
 from tests.e2e.shell import DEADLINE_S, Shell, program
 from tests.plugins.processes import guard, release
@@ -22,9 +23,7 @@ from tests.plugins.serving import Served, serving
 
 __all__ = ["serve", "shell"]
 
-ROOT = Path(__file__).parents[2]
 STORIES = ("moving.md", "production.md", "protocol.md")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 NOT_RUN = {
     r"^make |^tools/|^DUETIME_TEST_SCALE=": "the repository's own tools, which CI calls",
@@ -56,9 +55,8 @@ def send(to): pass
 
 
 def lines_of(page: Path) -> list[str]:
-    """Every command in the page's blocks of shell code; one that goes on in the next line is one."""
-    found = re.findall(r"^ *```(?:sh|bash)\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    joined = [re.sub(r"\\\n\s*", " ", block) for block in found]
+    """Every command in the page's blocks of shell code; one that continues in the next line is one."""
+    joined = [re.sub(r"\\\n\s*", " ", block) for _, block in blocks(page, "sh", "bash")]
     return [re.sub(r"\s+#\s.*$", "", line).strip() for block in joined for line in block.splitlines() if line.strip()]
 
 
