@@ -1,5 +1,6 @@
 """The session: found Java, settings, no noise."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -74,3 +75,45 @@ def test_settings_of_the_session_by_options() -> None:
     }
     with pytest.raises(InvalidRequest, match=r"--conf must be NAME=VALUE, got 'spark\.x'"):
         SparkOptions(conf=["spark.x"]).settings()
+
+
+def test_the_second_session_starts_from_the_archive_that_the_first_one_wrote(tmp_path: Path) -> None:
+    """Two processes at once write it, and the next one maps it."""
+    code = """
+from duetime.spark.session import open_session
+spark = open_session("test", master="local[1]")
+print(open(f"/proc/{spark._jvm.java.lang.ProcessHandle.current().pid()}/maps").read().count(".jsa"))
+spark.stop()
+"""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+
+    def start() -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def mapped(process: "subprocess.Popen[str]") -> int:
+        # Standard error ends when the JVM does, which has written the archive by then.
+        out, error = process.communicate(timeout=300)
+        assert (process.returncode, error) == (0, "")
+        return int(out)
+
+    first = [start(), start()]
+    usual = {mapped(one) for one in first}
+    [archive] = (tmp_path / "duetime").iterdir()
+    assert archive.read_bytes()[:4] != bytes(4)
+    assert mapped(start()) > max(usual)
+
+    archive.chmod(0o600)
+    archive.write_bytes(bytes(4096))  # as a writer that was killed leaves it
+    assert {mapped(start())} == usual
+    assert archive.stat().st_size > 4096
+
+
+def test_without_a_cache_folder_there_is_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(find_java().resolve().parent.parent))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert "-XX:ArchiveClassesAtExit" in session.class_archive_options()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert session.class_archive_options() == ""
