@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -130,6 +131,38 @@ def test_only_the_files_with_touched_jobs_are_written_again(
     )
 
 
+def test_a_run_takes_few_spark_jobs(spark: SparkSession, tmp_path: Path, first_day: int) -> None:
+    """Each costs up to half a second on a small lake. A step with nothing to do takes none."""
+    context: Any = spark.sparkContext
+    lake, journal, url = Lake(spark, str(tmp_path / "lake")), tmp_path / "journal", f"sqlite://{tmp_path / 'jobs.db'}"
+    compared = ComparedStore(url, pool="default", wait_s=0)
+    steps: dict[str, Callable[[], object]] = {
+        "ingest": lambda: run_ingest(lake, str(journal)),
+        "lifecycle": lambda: run_lifecycle(lake),
+        "stats": lambda: refresh_stats(lake),
+        "audit": lambda: run_audit(lake, str(journal), compared),
+    }
+
+    def spark_jobs(step: Callable[[], object]) -> int:
+        scheduler = context._jsc.sc().dagScheduler()
+        before: int = scheduler.numTotalJobs()
+        step()
+        return scheduler.numTotalJobs() - before
+
+    def run_with(name: str, start: int) -> dict[str, int]:
+        node = Node(journal, name)
+        acked(node, name, start)
+        node.write(Event.PURGED, start + 2 * HOUR_MS, namespace=NAMESPACE, queue="trash", reason="ready")
+        node.close(start + DAY_MS)
+        return {name: spark_jobs(step) for name, step in steps.items()}
+
+    run_with("node-a", first_day)
+    later = run_with("node-b", first_day + HOUR_MS)
+    most = {"ingest": 4, "lifecycle": 11, "stats": 5, "audit": 16}
+    assert {name: jobs for name, jobs in later.items() if jobs > most[name]} == {}
+    assert [spark_jobs(steps[name]) for name in ("ingest", "lifecycle", "stats")] == [0, 0, 0]
+
+
 class MeetingReaders(LocalFiles):
     """Whoever reads a file of a table waits until somebody else reads one, too."""
 
@@ -161,10 +194,11 @@ def test_what_a_file_of_jobs_has_is_known_from_its_end(
 
     # The notes are gone, and no row of any file can be read. The ends of several files are read at a time.
     lake.files = MeetingReaders()
-    shutil.rmtree(tmp_path / "lake" / "jobs" / job_files.FOLDER)
+    folder = lake.files.path(lake.jobs.folder)
+    shutil.rmtree(folder / job_files.FOLDER)
     manifest = lake.jobs.manifest()
     for file in manifest.files:
-        path = tmp_path / "lake" / "jobs" / file.path
+        path = folder / file.path
         footer = int.from_bytes(path.read_bytes()[-8:-4], "little") + 8
         path.write_bytes(bytes(file.bytes - footer) + path.read_bytes()[-footer:])
     found = job_files.job_files(lake, manifest)

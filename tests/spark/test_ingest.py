@@ -3,9 +3,10 @@
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from shutil import copy
+from shutil import copy, copytree
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,7 +17,9 @@ from duetime.journal.events import Entry, read_line, write_line
 from duetime.model.errors import InvalidRequest
 from duetime.model.job import Event
 from duetime.spark.ingest import transform as ingest
-from duetime.spark.ingest.run import NAMED_DAMAGE, about_events, run_ingest
+from duetime.spark.ingest.about import about_events
+from duetime.spark.ingest.run import NAMED_DAMAGE, Ingested, run_ingest
+from duetime.spark.lake.files import FoundFile, LocalFiles
 from duetime.spark.lake.lake import Lake
 from duetime.spark.lifecycle.run import run_lifecycle
 from duetime.spark.schemas import EVENTS, frame
@@ -119,17 +122,45 @@ def test_every_entry_once(spark: SparkSession, tmp_path: Path) -> None:
     assert (damage.file.rpartition("/")[2], damage.line, damage.node, damage.seq) == (damaged.name, 2, "node-a", 10)
     assert lake.events.manifest().dates() == {"2026-09-12", "2026-09-21"}
 
-    # A lost checkpoint reads everything again and adds nothing.
-    for path in (tmp_path / "lake" / "_checkpoints").iterdir():
-        path.rename(tmp_path / "gone")
-    third = run_ingest(lake, str(journal))
-    assert (third.events, third.repeated, third.damaged) == (0, 18, 1)
     about = about_events(lake.events.manifest())
     assert (about.events, about.damaged, len(about.damage)) == (14, 1, 1)
     assert about.nodes["node-a"].ranges == [(1, 9), (11, 14)]
     assert about.nodes["node-b"].beats == {"default": TS}
     found = [(row["node"], row["seq"]) for row in lake.events.read().orderBy("node", "seq").collect()]
     assert found == [*(("node-a", seq) for seq in range(1, 15) if seq != 10), ("node-b", 1)]
+
+    # What was read is not read again, not even a segment that is damaged or has another name; a copy adds nothing.
+    assert run_ingest(lake, str(journal)) == Ingested(version=second.version)
+    copytree(journal / "node-a", journal / "other-name")
+    third = run_ingest(lake, str(journal))
+    assert (third.segments, third.events, third.repeated, third.damaged) == (4, 0, 13, 1)
+    assert run_ingest(lake, str(journal)) == Ingested(version=third.version)
+    assert lake.events.read().count() == 14
+
+
+def test_folders_of_ended_nodes_are_not_listed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listing does not grow with the history of the journal, but with its living nodes."""
+    journal, listed = tmp_path / "a journal [1]", list[str]()
+    ended, living = Node(journal, "ended", per_segment=2), Node(journal, "living", per_segment=2)
+    for node in (ended, living):
+        for number in range(4):
+            node.write(Event.HEARTBEAT, TS + number)
+    ended.close(TS + 9)
+    lake = Lake(spark, str(tmp_path / "lake"))
+    assert run_ingest(lake, str(journal)).events == 9
+
+    def follow(files: LocalFiles, folder: str, original: Callable[..., list[FoundFile]] = LocalFiles.list):
+        listed.append(folder.rpartition("/")[2])
+        return original(files, folder)
+
+    monkeypatch.setattr(LocalFiles, "list", follow)
+    for number in range(2):
+        living.write(Event.HEARTBEAT, TS + 10 + number)
+    assert run_ingest(lake, str(journal)).events == 2
+    assert "living" in listed
+    assert "ended" not in listed
 
 
 def test_nothing_to_do_is_found_without_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from duetime.model.names import Queue
 from duetime.spark import schedule
 from duetime.spark.audit.journal import JournalIncomplete, JournalNow, JournalProblem
 from duetime.spark.audit.run import Audited, ComparedStore, run_audit
-from duetime.spark.ingest.run import about_events, known_nodes, run_ingest
+from duetime.spark.ingest.about import about_events, known_nodes
+from duetime.spark.ingest.run import run_ingest
 from duetime.spark.ingest.transform import without_known
 from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import NodeState

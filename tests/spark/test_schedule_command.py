@@ -211,7 +211,10 @@ def test_a_source_without_rows_is_named_and_leaves_no_batch(spark: SparkSession,
         (("--source", "members.csv", "--body", "emial"), "emial"),
         (("--source", "members.csv", "--body", "email("), "PARSE_SYNTAX_ERROR"),
         (("--source", "nowhere.csv", "--body", "email"), "PATH_NOT_FOUND"),
-        (("--source", "members.csv", "--body", "email", "--priority", "urgent"), "a priority is high, normal or low"),
+        (
+            ("--source", "members.csv", "--body", "email", "--priority", "urgent"),
+            "must be high, normal or low",
+        ),
         (("--source", "members.csv", "--body", "email", "--bad-rows", "maybe"), "must be one of fail, skip"),
     ],
 )

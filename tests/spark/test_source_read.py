@@ -126,7 +126,7 @@ def test_a_view_in_sql_is_selected_from_and_inserted_into(spark: SparkSession, r
     plan = session.sql("EXPLAIN FORMATTED SELECT id FROM jobs WHERE state = 'dead' AND attempt = 3").first()
     assert plan is not None
     assert "PushedFilters: [IsNotNull(state), EqualTo(state,dead)]" in plan[0]
-    with pytest.raises(PySparkException, match="the column state is the store's own"):
+    with pytest.raises(PySparkException, match="the column state is set by the store"):
         session.sql("INSERT INTO jobs (id, body, state) VALUES ('c', binary('x'), 'dead')")
 
 
@@ -152,7 +152,7 @@ def test_what_sql_cannot_do_is_said(spark: SparkSession, redis_url: str) -> None
                 spark.sql(query).collect()
     finally:
         spark.sql("DROP TABLE forgetful")
-    with pytest.raises(PySparkException, match="a job in a store has no column 'colour'"):
+    with pytest.raises(PySparkException, match="unknown column of a job 'colour'"):
         spark.read.format("duetime").schema("id string, colour string").options(url=redis_url).load().collect()
     with pytest.raises(PySparkException, match="the column attempt is int, not string"):
         spark.read.format("duetime").schema("attempt string").options(url=redis_url).load().collect()

@@ -151,7 +151,7 @@ def test_a_pool_that_journals_gets_an_entry_for_each_job(spark: SparkSession, tm
 
 
 def test_columns_that_no_job_has(spark: SparkSession, redis_url: str) -> None:
-    with pytest.raises(PySparkException, match="a job has no column 'colour'"):
+    with pytest.raises(PySparkException, match="unknown column of a job 'colour'"):
         save(members(spark).withColumn("colour", F.lit("red")), redis_url)
     with pytest.raises(PySparkException, match="the column body is missing"):
         save(members(spark).drop("body"), redis_url)

@@ -13,8 +13,9 @@ from duetime.model.errors import InvalidRequest
 from duetime.model.ids import encode
 from duetime.model.job import Event
 from duetime.spark.ingest import about as events_about
-from duetime.spark.ingest.about import about_events, known_purges
-from duetime.spark.ingest.run import known_nodes, run_ingest
+from duetime.spark.ingest.about import about_events, known_nodes
+from duetime.spark.ingest.run import run_ingest
+from duetime.spark.lake.files import LocalFiles
 from duetime.spark.lake.lake import Lake, Manifest, Table
 from duetime.spark.lake.vacuum import vacuum
 from duetime.spark.lifecycle.run import run_lifecycle
@@ -26,7 +27,7 @@ NOW = int(time.time() * 1000)
 START = NOW - 100 * DAY
 
 
-def publish(table: Table, rows: DataFrame, **about: int) -> None:
+def publish(table: Table, rows: DataFrame, **about: object) -> None:
     table.publish(table.stage(rows), after=table.manifest(), about=about)
 
 
@@ -93,7 +94,9 @@ def test_sums_and_purges_go_with_the_rows_that_they_are_about(spark: SparkSessio
     lake = Lake(spark, str(tmp_path / "lake"))
     born = {"old": START, "living": START + DAY, "recent": START + 80 * DAY}
     purge = event("purged", START + 3 * DAY, reason="dead")
-    publish(lake.events, events(spark, *(event("accepted", at, id=name) for name, at in born.items()), purge))
+    accepted = (event("accepted", at, id=name) for name, at in born.items())
+    kept = [("default", "crm", "recall", START + 3 * DAY, "dead")]
+    publish(lake.events, events(spark, *accepted, purge), purges=kept)
     ended = {"outcome": "acked", "ends": 1, "ended_at": NOW}
     rows = [job(name, at, **({} if name == "living" else ended)) for name, at in born.items()]
     publish(lake.jobs, jobs(spark, *rows), events_version=1)
@@ -106,14 +109,14 @@ def test_sums_and_purges_go_with_the_rows_that_they_are_about(spark: SparkSessio
     assert done.days == {"events": 3, "jobs": 1, "stats": 0, "closed": 1}
     assert [row["file"] for row in lake.closed.read().collect()] == files[1:]
     assert lake.closed.manifest().about == {"files": files[1:]}
-    assert known_purges(lake, lake.events.manifest()) == [("default", "crm", "recall", START + 3 * DAY, "dead")]
+    assert about_events(lake.events.manifest()).purges == kept
 
     before = lake.jobs.manifest()
     staged = lake.jobs.stage(jobs(spark, *(job(name, at, **ended) for name, at in born.items() if name != "old")))
     lake.jobs.publish(staged, after=before, about=before.about, replaces=lambda file: True)
     version = lake.events.manifest().version
     vacuum(lake, now_ms=NOW, keep_ms=90 * DAY)
-    assert known_purges(lake, lake.events.manifest()) == [], "no row is left that it could be about"
+    assert about_events(lake.events.manifest()).purges == [], "no row is left that it could be about"
     vacuum(lake, now_ms=NOW, keep_ms=90 * DAY)
     assert lake.events.manifest().version == version + 1, "a vacuum that finds nothing publishes nothing"
 
@@ -172,7 +175,7 @@ def test_files_of_ended_nodes_go_a_day_after_they_were_replaced(
 ) -> None:
     monkeypatch.setattr(events_about, "MOST_FILES", 2)
     journal, lake = tmp_path / "journal", Lake(spark, str(tmp_path / "lake"))
-    folder = tmp_path / "lake" / "events" / events_about.ENDED_FOLDER
+    folder = LocalFiles().path(lake.events.folder) / events_about.ENDED_FOLDER
 
     def end_node(name: str) -> None:
         node = Node(journal, name)

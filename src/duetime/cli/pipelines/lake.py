@@ -23,7 +23,7 @@ NAMED = 20
 class IngestOptions:
     every: Annotated[
         str | None,
-        optional("DURATION", "Go on, looking so often, until interrupted."),
+        optional("DURATION", "Repeat at this interval until interrupted."),
     ] = None
 
 
@@ -41,7 +41,7 @@ def ingest(options: IngestOptions, source: JournalSource, spark: SparkOptions, f
 
     answer = form.answer
     journal = source.journal_folder
-    if options.every or spark.remote or (done := find_done(spark.lake_folder, journal)) is None:
+    if options.every or (done := find_done(spark.lake_folder, journal)) is None:
         with spark.session("ingest") as session:
             from duetime.spark.lake.lake import Lake
 
@@ -88,7 +88,7 @@ def lifecycle(spark: SparkOptions, form: AnswerForm) -> None:
     from duetime.spark.lifecycle.run import find_done, run_lifecycle
 
     answer = form.answer
-    if spark.remote or (done := find_done(spark.lake_folder)) is None:
+    if (done := find_done(spark.lake_folder)) is None:
         with spark.work_on_lake("lifecycle", form) as (lake, _):
             done = run_lifecycle(lake)
     text = f"{done.jobs:,} jobs of {done.days:,} days were brought up to date." if done.days else "Nothing is new."

@@ -88,11 +88,11 @@ def check(queue: str, options: ReplayOptions, target: Target, *, length_ms: int)
     if not 0 < options.speed < 1e6:
         raise InvalidRequest("--speed must be greater than 0")
     if options.to is not None and check_queue(target.space, options.to) == check_queue(target.space, queue):
-        raise InvalidRequest(f"a replay never goes to the queue that it came from: {queue}; choose another with --to")
+        raise InvalidRequest(f"--to must name another queue than the one that is replayed, got {queue}")
     if options.to is None and not options.consumers and not options.dry_run:
-        raise InvalidRequest("say where: --to QUEUE, --consumers N,N..., or --dry-run to look only")
+        raise InvalidRequest("one of --to QUEUE, --consumers N,N... and --dry-run must be given")
     if options.to is not None and options.consumers:
-        raise InvalidRequest("--to pushes to a store, --consumers needs none: choose one")
+        raise InvalidRequest("--to and --consumers cannot be combined: --to pushes to a store, --consumers simulates")
 
 
 def _plan(arrived: "DataFrame", speed: float) -> dict[str, Any]:

@@ -10,18 +10,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F
 
 from duetime.journal.registration import RegisteredNode
 from duetime.journal.segments import open_name, parse
 from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.model.names import DEFAULT_POOL
 from duetime.spark.ingest import transform as ingest
-from duetime.spark.ingest.about import DamagedLines, about_events, read_ended
-from duetime.spark.ingest.run import extents, find_damage, known_nodes, run_ingest
+from duetime.spark.ingest.about import DamagedLines, Purge, about_events, known_nodes, read_ended
+from duetime.spark.ingest.run import extents, find_damage, noted_purges, read_segments, run_ingest
 from duetime.spark.lake.files import Files, files_for
 from duetime.spark.lake.lake import Lake, Manifest
-from duetime.spark.lake.nodes import NodeState, join_nodes, without
+from duetime.spark.lake.nodes import Nodes, NodeState, join_nodes, without
 from duetime.spark.load.batch_journal import BATCH_NODE
 from duetime.spark.schemas import EVENTS, frame
 from duetime.spark.store_view import StoreView
@@ -63,6 +62,10 @@ class OpenSegments:
                     lasts[node.name] = max(segment.last, lasts.get(node.name, 0))
         return lasts
 
+    @property
+    def has_events(self) -> bool:
+        return bool(self._kept)
+
     def _copy(self, node: str, path: str, first: int) -> None:
         start, seq = self._places.get(path, (0, first))
         try:
@@ -78,21 +81,24 @@ class OpenSegments:
         self._places[path] = start + len(complete), seq + complete.count(b"\n")
         self.read_bytes += len(complete)
 
-    def events(self) -> DataFrame:
-        """EVENTS of all copies, those of earlier looks included."""
+    def late(self, known: Nodes) -> tuple[DataFrame, Sequence[Purge]]:
+        """EVENTS of all copies, those of earlier looks included, without those that are known; and their purges.
+
+        They are written aside, because several queries follow.
+        """
+        spark, aside = self._lake.spark, f"{self._folder}/{self._looks:06d}"
         if self._copies:
-            aside = f"{self._folder}/{self._looks:06d}.parquet"
-            lines = self._lake.spark.read.format("text").option("lineSep", "\n").load(self._copies)
-            seen = Observation()
-            found = lines.select("value", F.col("_metadata.file_path").alias("file")).transform(ingest.read_lines)
-            # Written before anything is left out: Spark observes nothing in a query that it finds to be empty half way.
-            found.observe(seen, *ingest.damage_seen()).transform(ingest.good_events).write.parquet(aside)
+            lines, seen = read_segments(spark, self._copies)
+            lines.transform(ingest.good_events).write.parquet(f"{aside}.parquet")
             self.damage += find_damage(self._lake, seen.get["bad_files"].splitlines())[0]
-            self._kept.append(aside)
+            self._kept.append(f"{aside}.parquet")
             self._copies = []
         if not self._kept:
-            return frame(self._lake.spark, [], EVENTS)
-        return self._lake.spark.read.schema(EVENTS).parquet(*self._kept)
+            return frame(spark, [], EVENTS), ()
+        kept, noted = spark.read.schema(EVENTS).parquet(*self._kept), Observation()
+        late = kept.transform(ingest.once).transform(ingest.without_known, known)
+        late.observe(noted, *ingest.noted()).write.parquet(f"{aside}-late.parquet")
+        return spark.read.schema(EVENTS).parquet(f"{aside}-late.parquet"), noted_purges(noted)
 
 
 LOOK_EVERY_S = 1.0
@@ -121,8 +127,8 @@ class JournalProblem:
 class JournalNow:
     """What is known of the journal at this moment.
 
-    `manifest` is that of the table `events`; `late` has the EVENTS of open segments that are not in the table. `lasts`
-    has per node the last entry that a sealed segment's name speaks of.
+    `manifest` is that of the table `events`; `late` has the EVENTS of open segments that are not in the table, and
+    `purges` all purges of both. `lasts` has per node the last entry that a sealed segment's name speaks of.
     """
 
     manifest: Manifest
@@ -131,6 +137,7 @@ class JournalNow:
     nodes: dict[str, NodeState]
     damage: list[DamagedLines]
     lasts: dict[str, int] = field(default_factory=dict[str, int])
+    purges: Sequence[Purge] = ()
     registered: Mapping[str, RegisteredNode] = field(default_factory=dict[str, RegisteredNode])
 
     def node(self, name: str) -> NodeState:
@@ -250,14 +257,15 @@ def read_now(lake: Lake, journal: str, opened: OpenSegments) -> JournalNow:
     manifest = lake.events.manifest()
     about = about_events(manifest)
     known = known_nodes(lake, about)
-    late = opened.events().transform(ingest.once).transform(ingest.without_known, known)
-    late_nodes, rows, _ = extents(late)
+    late, purges = opened.late(known)
+    late_nodes, rows, _ = extents(late) if opened.has_events else ({}, 0, False)
     # A damaged line of a copy may have been found in the sealed file, too.
     known_damage = {(one.node, one.seq) for one in about.damage}
     fresh = [one for one in opened.damage if (one.node, one.seq) not in known_damage]
     # Nodes are taken from the entries, not from folders: a folder may only hold copies of another node's segments.
     nodes = join_nodes(known, late_nodes)
-    return JournalNow(manifest, late, rows, nodes, [*about.damage, *fresh], lasts)
+    found = sorted({*about.purges, *purges})
+    return JournalNow(manifest, late, rows, nodes, [*about.damage, *fresh], lasts, found)
 
 
 def whole_nodes(lake: Lake, now: JournalNow) -> list[str]:

@@ -7,10 +7,13 @@ node has written everything up to the end of the scan. What was found stays in `
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from io import BytesIO
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import msgspec
-from pyspark.sql import DataFrame
+import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from duetime.journal.journal import HOUSEKEEPING_S
@@ -18,12 +21,11 @@ from duetime.journal.options import JournalOptions
 from duetime.journal.registration import RegisteredNode
 from duetime.model.clock import SystemClock
 from duetime.model.ids import IdMaker
-from duetime.model.job import Event
 from duetime.spark.audit import transform as audit
 from duetime.spark.audit.journal import JournalNow, JournalProblem, Wait, forget_whole_nodes, read_until
-from duetime.spark.audit.scan import closed_sums, days_of, scan
+from duetime.spark.audit.scan import birthday, closed_sums, scan
 from duetime.spark.audit.transform import SCAN, Scanned
-from duetime.spark.ingest.about import purge_frame
+from duetime.spark.ingest.about import about_events, purge_frame
 from duetime.spark.lake.lake import DataFile, Lake, Manifest
 from duetime.spark.lifecycle import transform as lifecycle
 from duetime.spark.lifecycle.job_files import job_files, touched_minutes, touches
@@ -32,6 +34,8 @@ from duetime.spark.load.options import LoadOptions
 from duetime.spark.schemas import JOBS
 from duetime.spark.session import whole_file_session
 from duetime.spark.store_view import StoreView
+
+parquet: Any = pq
 
 WAIT_S = 2 * JournalOptions.segment_age_s + HOUSEKEEPING_S
 """How long to wait for the nodes' next heartbeat. It is written within 5 s, but a node that ships its journal seals the
@@ -213,15 +217,14 @@ def jobs_now(lake: Lake, now: JournalNow, table: DataFrame, folder: str) -> Data
     late = now.late
     states = lifecycle.event_states(late)
     keys = states.select(*audit.KEY).distinct()
-    known = purge_frame(lake, now.manifest)
-    purges = lifecycle.purges_by_queue(known.unionByName(late.select(*known.columns)))
+    purges = lifecycle.purges_by_queue(purge_frame(lake.spark, now.purges))
     touched = table.join(keys, on=list(audit.KEY), how="left_semi").select(*table.columns)
     merged = lifecycle.merge(states.unionByName(lifecycle.job_states(touched)))
     lifecycle.finish(merged, lifecycle.batch_names(late, touched), purges).write.parquet(folder)
     fresh = lake.spark.read.schema(JOBS).parquet(folder)
     keys = fresh.select(*audit.KEY)
     rest = table.join(keys, on=list(audit.KEY), how="left_anti").select(*table.columns)
-    if late.where(F.col("event") == Event.PURGED).isEmpty():
+    if len(now.purges) == len(about_events(now.manifest).purges):
         return rest.unionByName(fresh)
     living = rest.where("ends = 0")
     again = lifecycle.finish(lifecycle.job_states(living), lifecycle.batch_names(living), purges)
@@ -234,16 +237,16 @@ def weigh(lake: Lake, evidence: Evidence, *, run: str, assume_lost: Sequence[str
     scanned, now = evidence.scanned, evidence.journal
     closed = evidence.narrowed(closed_sums(lake, evidence.manifest, evidence.closed))
     placed = write_places(lake, evidence, f"{lake.scratch(run)}/places")
-    audit.law(evidence.jobs, placed, closed).coalesce(1).write.parquet(f"{folder}/law")
-    findings(lake, evidence, placed, closed).write.parquet(f"{folder}/findings")
-    law = lake.spark.read.parquet(f"{folder}/law").orderBy(*audit.LAW_KEY)
-    counts = lake.spark.read.parquet(f"{folder}/findings").groupBy("kind").count()
+    audit.law(evidence.jobs, placed.rows, closed).coalesce(1).write.parquet(f"{folder}/law")
+    counted = Observation()
+    kinds = [F.count_if(F.col("kind") == kind).alias(kind) for kind in audit.KINDS]
+    findings(lake, evidence, placed, closed).observe(counted, *kinds).write.parquet(f"{folder}/findings")
     problems = now.problems(scanned.pool, scanned.ended_at) if scanned else now.problems()
     audited = Audited(
         run=run,
         folder=folder,
-        law=[row.asDict() for row in law.collect()],
-        found={row["kind"]: row["count"] for row in counts.collect()},
+        law=_read_law(lake, f"{folder}/law"),
+        found={kind: count for kind, count in counted.get.items() if count},
         problems=[one for one in problems if one.node not in assume_lost],
         assumed_lost=sorted(set(assume_lost)),
     )
@@ -251,19 +254,39 @@ def weigh(lake: Lake, evidence: Evidence, *, run: str, assume_lost: Sequence[str
     return audited
 
 
-def write_places(lake: Lake, evidence: Evidence, folder: str) -> DataFrame:
-    """PLACED, written aside: several steps need it, and jobs and scan are compared once."""
-    audit.places(evidence.jobs, evidence.scanned).write.parquet(folder)
+def _read_law(lake: Lake, folder: str) -> list[dict[str, Any]]:
+    """Read by the driver itself: the law has a row per queue and batch, and all of them are wanted."""
+    files = [lake.files.read(file.path) for file in lake.files.list(folder) if file.name.endswith(".parquet")]
+    rows: list[dict[str, Any]] = [row for file in files for row in parquet.read_table(BytesIO(file)).to_pylist()]
+    return sorted(rows, key=itemgetter(*audit.LAW_KEY))
+
+
+class Placed(NamedTuple):
+    """PLACED, and the days on which its strays were born."""
+
+    rows: DataFrame
+    stray_days: set[str]
+
+
+def write_places(lake: Lake, evidence: Evidence, folder: str) -> Placed:
+    """Written aside: several steps need it, and jobs and scan are compared once."""
+    seen, is_lost = Observation(), F.col("outcome") == audit.LOST
+    audit.places(evidence.jobs, evidence.scanned).observe(
+        seen,
+        F.count_if(is_lost).alias("lost"),
+        F.min(F.when(is_lost, F.col("born"))).alias("first"),
+        F.concat_ws("\n", F.collect_set(F.when(F.col("outcome") == audit.STRAY, birthday()))).alias("stray_days"),
+    ).write.parquet(folder)
     placed = lake.spark.read.schema(audit.PLACED).parquet(folder)
-    lost = placed.where(F.col("outcome") == audit.LOST)
-    [summed] = lost.agg(F.count(F.lit(1)).alias("jobs"), F.min("born").alias("first")).collect()
-    if not summed["jobs"]:
-        return placed
-    few = F.broadcast(lost) if summed["jobs"] <= BROADCAST_LOST else lost
-    aside = f"{folder}-superseded"
-    audit.superseded(few, born_after(lake, evidence, summed["first"])).write.parquet(aside)
-    ended = lake.spark.read.schema(audit.JOB_KEY).parquet(aside)
-    return placed if ended.isEmpty() else audit.with_superseded(placed, ended)
+    lost_jobs, first, days = (seen.get[name] for name in ("lost", "first", "stray_days"))
+    if lost_jobs:
+        lost = placed.where(is_lost)
+        few = F.broadcast(lost) if lost_jobs <= BROADCAST_LOST else lost
+        aside = f"{folder}-superseded"
+        audit.superseded(few, born_after(lake, evidence, first)).write.parquet(aside)
+        ended = lake.spark.read.schema(audit.JOB_KEY).parquet(aside)
+        placed = placed if ended.isEmpty() else audit.with_superseded(placed, ended)
+    return Placed(placed, set(days.splitlines()))
 
 
 def born_after(lake: Lake, evidence: Evidence, first: int) -> DataFrame:
@@ -277,15 +300,14 @@ def born_after(lake: Lake, evidence: Evidence, first: int) -> DataFrame:
     return known.unionByName(held.select(*audit.KEY)).where(F.col("born") > first)
 
 
-def findings(lake: Lake, evidence: Evidence, placed: DataFrame, closed: DataFrame | None = None) -> DataFrame:
+def findings(lake: Lake, evidence: Evidence, placed: Placed, closed: DataFrame | None = None) -> DataFrame:
     """FINDING; of closed files, only those of days are read from which the store holds a job that is not open."""
     scanned = evidence.scanned
     if scanned is None or not evidence.closed:
-        return audit.findings(evidence.jobs, scanned, placed, closed)
-    days = days_of(audit.strays(placed))
-    chosen = {file for file in evidence.closed if file.date in days}
+        return audit.findings(evidence.jobs, scanned, placed.rows, closed)
+    chosen = {file for file in evidence.closed if file.date in placed.stray_days}
     ended = evidence.narrowed(lake.jobs.read(manifest=evidence.manifest, only=lambda file: file in chosen))
-    return audit.findings(evidence.jobs, scanned, placed, closed, ended)
+    return audit.findings(evidence.jobs, scanned, placed.rows, closed, ended)
 
 
 def _write_summary(lake: Lake, audited: Audited) -> None:

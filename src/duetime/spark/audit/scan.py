@@ -7,14 +7,12 @@ twice and not missed. Every other move has a fresh entry, and the audit then bel
 """
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from datetime import date
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from duetime.client.event_loop import iterate, run
 from duetime.model.clock import MAX_INSTANT
@@ -26,7 +24,7 @@ from duetime.spark.lake.lake import DataFile, Lake, Manifest, PublishConflict
 from duetime.spark.lifecycle.job_files import file_name
 from duetime.spark.load.job_columns import arrow
 from duetime.spark.load.options import LoadOptions
-from duetime.spark.schemas import CLOSED, frame
+from duetime.spark.schemas import CLOSED, LONG, TEXT, columns, frame
 from duetime.spark.session import parallelism
 from duetime.spark.source.listing import SMALL, Bounds, Listing, split_ranges
 
@@ -36,17 +34,7 @@ SHARES_PER_TASK = 4
 """So many ranges for each task that can run at a time: who is done early takes another one."""
 MOST_IN_SHARE = 250_000
 
-SHARES = StructType(
-    [
-        StructField("namespace", StringType()),
-        StructField("queue", StringType()),
-        StructField("states", StringType()),
-        StructField("first", LongType()),
-        StructField("last", LongType()),
-        StructField("after_id", StringType()),
-        StructField("last_id", StringType()),
-    ]
-)
+SHARES = columns(namespace=TEXT, queue=TEXT, states=TEXT, first=LONG, last=LONG, after_id=TEXT, last_id=TEXT)
 
 
 class ScanShare(NamedTuple):
@@ -128,7 +116,7 @@ def _batch(queue: Queue, jobs: Sequence[Job]) -> Any:
 # files that have an open job or were closed since the last audit, and the sums of the others. Runs on the driver.
 
 
-PATHS = StructType([StructField("file", StringType())])
+PATHS = columns(file=TEXT)
 
 
 class ClosedAbout(Struct, frozen=True):
@@ -183,8 +171,11 @@ def _paths(lake: Lake, paths: Iterable[str]) -> DataFrame:
     return F.broadcast(frame(lake.spark, [(path,) for path in sorted(paths)], PATHS))
 
 
+def birthday() -> Column:
+    """The day on which a job was born, as the name of a partition."""
+    return F.expr("string(date_from_unix_date(cast(born div 86400000 as int)))")
+
+
 def days_of(rows: DataFrame) -> set[str]:
-    """The names of the days on which these jobs were born."""
-    days = rows.select(F.expr("date_from_unix_date(cast(born div 86400000 as int))").alias("day")).distinct()
-    found: list[date] = [row["day"] for row in days.collect()]
-    return {str(day) for day in found}
+    """The days on which these jobs were born."""
+    return {row["day"] for row in rows.select(birthday().alias("day")).distinct().collect()}

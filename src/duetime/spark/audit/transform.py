@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from duetime.model.job import State
 from duetime.spark.lifecycle.states import BITS
 from duetime.spark.lifecycle.transform import acked_again_at
-from duetime.spark.schemas import KEY
+from duetime.spark.schemas import INT, KEY, LONG, TEXT, columns
 
 STORE_KEY = ("namespace", "queue", "id", "born")
 """A job's key without the pool: a store knows nothing of pools, and a namespace lives in one."""
@@ -26,16 +25,10 @@ PLACES = ("waiting", "leased", "dead")
 ENDS = ("acked", "cancelled", "expired", "replaced", "purged", "deleted")
 LAW_KEY = ("pool", "namespace", "queue", "batch")
 
-JOB_KEY = StructType([StructField(name, LongType() if name == "born" else StringType()) for name in KEY])
-PLACED = StructType(
-    [
-        *JOB_KEY.fields,
-        StructField("batch", StringType()),
-        StructField("adopts", IntegerType()),
-        StructField("outcome", StringType()),
-    ]
-)
-SCAN = StructType([StructField(name, LongType() if name == "born" else StringType()) for name in (*STORE_KEY, "state")])
+_STORE_KEY_KINDS = {"namespace": TEXT, "queue": TEXT, "id": TEXT, "born": LONG}
+JOB_KEY = columns(pool=TEXT, **_STORE_KEY_KINDS)
+PLACED = columns(pool=TEXT, **_STORE_KEY_KINDS, batch=TEXT, adopts=INT, outcome=TEXT)
+SCAN = columns(**_STORE_KEY_KINDS, state=TEXT)
 
 LOST, DUPLICATED, EARLY = "lost", "duplicated", "early"
 REPLACED = "replaced"

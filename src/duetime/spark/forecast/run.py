@@ -58,7 +58,7 @@ class Season:
 def window_for(now: int, horizon_ms: int) -> Window:
     """The shortest steps that make a legible chart. Raises InvalidRequest below a minute and above a week."""
     if not 60_000 <= horizon_ms <= WEEK_MS:
-        raise InvalidRequest("a forecast looks ahead for a minute at least and a week at most")
+        raise InvalidRequest("the period of a forecast must be from a minute to a week")
     step = next((step for step in STEPS if horizon_ms / step <= MOST_STEPS), HOUR_MS)
     return Window(now, -(-horizon_ms // step) * step if horizon_ms > step else 2 * step, step)
 

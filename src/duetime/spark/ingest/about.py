@@ -5,24 +5,20 @@ A purge is one entry and ends many jobs, whatever day they are from, so a pipeli
 there ever were. They are few, and kept here, so that no pipeline reads the whole table for them. Runs on the driver.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct, field
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql import DataFrame, SparkSession
 
 from duetime.model.ids import IdMaker
 from duetime.model.job import Event
 from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import NodeState
-from duetime.spark.schemas import frame
+from duetime.spark.schemas import LONG, TEXT, columns, frame
 
-PURGES = StructType(
-    [StructField(name, LongType() if name == "ts" else StringType()) for name in ("pool", "namespace", "queue", "ts")]
-    + [StructField("reason", StringType()), StructField("event", StringType())]
-)
+PURGES = columns(pool=TEXT, namespace=TEXT, queue=TEXT, ts=LONG, reason=TEXT, event=TEXT)
 """The columns of EVENTS that a purge uses; `reason` names the states that were purged."""
 
 
@@ -36,21 +32,27 @@ class DamagedLines(Struct, frozen=True):
     seq: int = 0
 
 
-Purge = tuple[str, str, str, int, str]
-"""Pool, namespace, queue, time and states."""
+class Purge(NamedTuple):
+    pool: str
+    namespace: str
+    queue: str
+    ts: int
+    states: str
 
 
 class EventsAbout(Struct, frozen=True):
-    """`ended` are the files of nodes that have ended. `damage` names the first damaged lines; `damaged_files` has the
-    number of damaged lines of each file that has any. `purges` is None in a lake of a release that kept none.
+    """`ended` are the files of nodes that have ended. `others` are segments that were read although `nodes` does not
+    have all entries that their names speak of: damaged ones, and copies that were renamed. `damage` names the first
+    damaged lines; `damaged_files` has the number of damaged lines of each file that has any.
     """
 
     nodes: dict[str, NodeState] = field(default_factory=dict[str, NodeState])
     ended: Sequence[str] = ()
+    others: Sequence[str] = ()
     damage: Sequence[DamagedLines] = ()
     damaged_files: dict[str, int] = field(default_factory=dict[str, int])
     events: int = 0
-    purges: Sequence[Purge] | None = None
+    purges: Sequence[Purge] = ()
     group_days: Sequence[str] = ()
 
     @property
@@ -62,27 +64,9 @@ def about_events(manifest: Manifest) -> EventsAbout:
     return msgspec.convert(manifest.about, EventsAbout)
 
 
-def find_purges(events: DataFrame) -> list[Purge]:
-    """The purges among EVENTS."""
-    found = events.where(F.col("event") == Event.PURGED).select("pool", "namespace", "queue", "ts", "reason").distinct()
-    return sorted((row[0], row[1], row[2], row[3], row[4]) for row in found.collect())
-
-
-def find_group_days(events: DataFrame) -> list[str]:
-    """The days on which jobs of task groups were acked."""
-    found = events.where(F.col("join.name").isNotNull()).select("date").distinct()
-    return sorted(str(row["date"]) for row in found.collect())
-
-
-def known_purges(lake: Lake, manifest: Manifest) -> list[Purge]:
-    """All purges up to a manifest of `events`."""
-    known = about_events(manifest).purges
-    return list(known) if known is not None else find_purges(lake.events.read(manifest=manifest))
-
-
-def purge_frame(lake: Lake, manifest: Manifest) -> DataFrame:
-    """PURGES up to a manifest of `events`."""
-    return frame(lake.spark, [(*purge, Event.PURGED.value) for purge in known_purges(lake, manifest)], PURGES)
+def purge_frame(spark: SparkSession, purges: Iterable[Purge]) -> DataFrame:
+    """PURGES"""
+    return frame(spark, [(*purge, Event.PURGED.value) for purge in purges], PURGES)
 
 
 # --- nodes that have ended
@@ -106,6 +90,11 @@ def read_ended(lake: Lake, files: Sequence[str]) -> dict[str, NodeState]:
         lasts = msgspec.json.decode(lake.files.read(_path(lake, file)), type=dict[str, int])
         found |= {name: NodeState(ranges=[(1, last)], closed=True) for name, last in lasts.items()}
     return found
+
+
+def known_nodes(lake: Lake, about: EventsAbout) -> dict[str, NodeState]:
+    """All nodes of which something is in the lake."""
+    return {**read_ended(lake, about.ended), **about.nodes}
 
 
 def put_ended(

@@ -1,55 +1,47 @@
 """The pipeline `ingest`: sealed segments of the journal -> the table `events`, each entry once.
 
-A Structured Streaming query over the journal's folder, checkpointed in the lake: a run takes the segments that are new,
-or goes on for ever. What makes it safe to repeat is not the checkpoint but (node, seq): the manifest says which ranges
-of every node are in the table, and rows that are there already are left out, so a lost checkpoint, a doubled or a
-renamed segment adds nothing. Runs on the driver; rows stay on the executors.
+(node, seq) makes a run safe to repeat: the manifest of `events` says which entries of every node are in the table. A
+segment's name says which entries it holds, so a run lists the folders of the living nodes and reads the segments that
+are new. Rows that are in the table already are left out, so a segment that is there twice or was renamed adds nothing.
+Runs on the driver; rows stay on the executors.
 """
 
 import io
 import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-from msgspec import Struct, field
-from pyspark.sql import DataFrame, Observation
+from msgspec import Struct, field, structs
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from duetime.journal.events import read_line
 from duetime.journal.segments import parse
 from duetime.model.clock import Duration, duration_ms
-from duetime.model.errors import InvalidRequest, InvalidSettings
-from duetime.model.ids import IdMaker
+from duetime.model.errors import InvalidRequest
 from duetime.spark.ingest import transform as ingest
 from duetime.spark.ingest.about import (
     DamagedLines,
     EventsAbout,
+    Purge,
     about_events,
-    find_group_days,
-    find_purges,
-    known_purges,
+    known_nodes,
     put_ended,
     read_ended,
     replaced_files,
 )
-from duetime.spark.lake.files import LocalFiles, files_for
+from duetime.spark.lake.files import Files, FoundFile, LocalFiles, files_for
 from duetime.spark.lake.lake import DataFile, Lake, PublishConflict, Staged, local_lake
 from duetime.spark.lake.nodes import NodeState, join_nodes
 from duetime.spark.lifecycle.run import about_jobs
-from duetime.spark.session import is_connect
 
 PER_BATCH = 4 * 1024**3
-"""Bytes of segments per micro-batch; each micro-batch is published in one step."""
-MAX_AGE = "3650d"
-"""Spark skips files that are older than the newest by more than this; it must not skip a segment that comes late."""
-CONCURRENT = ("CONCURRENT_STREAM_LOG_UPDATE", "CONCURRENT_QUERY", "is already active")
-"""How Spark says that another run reads this journal into this lake at the moment."""
-CONCURRENT_S = 0.5
+"""Bytes of segments that are read and published in one step."""
 NAMED_DAMAGE = 1000
 CROWDED = 64
 """A day with more files than this is written anew, as a few files."""
@@ -67,26 +59,16 @@ class Ingested(Struct):
     version: int = 0
 
 
-def known_nodes(lake: Lake, about: EventsAbout) -> dict[str, NodeState]:
-    """All nodes of which something is in the lake."""
-    return {**read_ended(lake, about.ended), **about.nodes}
-
-
 def find_done(folder: str, journal: str) -> Ingested | None:
     """The answer of a run that has nothing to do, found without Spark. None if there may be something."""
     lake = local_lake(folder)
     if lake is None or urlsplit(journal).scheme not in ("", "file"):
         return None
-    manifest = lake.events.manifest()
-    known = known_nodes(lake, about_events(manifest))
-    sealed = list(LocalFiles().path(journal).rglob("*.journal"))
-    for path in sealed:
-        segment, node = parse(path), known.get(path.parent.name)
-        if segment is None or node is None:
-            return None
-        if not any(first <= segment.first and segment.last <= last for first, last in node.ranges):
-            return None
-    return Ingested(version=manifest.version) if sealed and manifest.version else None
+    files = LocalFiles()
+    home, version = files.home(journal), lake.events.manifest().version
+    if not version or not files.list(home) or new_segments(lake, files, home):
+        return None
+    return Ingested(version=version)
 
 
 def run_ingest(
@@ -96,115 +78,116 @@ def run_ingest(
     every: Duration | None = None,
     on_progress: Callable[[Ingested], None] = lambda so_far: None,
 ) -> Ingested:
-    """Take in what is sealed and new; with `every`, again at that interval until the process is interrupted.
+    """Load what is sealed and new; with `every`, again at that interval until the process is interrupted.
 
     Safe to run again, also during another run.
     """
-    if is_connect(lake.spark):
-        return _run_far(lake, journal, every)
-    total = Ingested(version=lake.events.manifest().version)
-    errors: list[BaseException] = []
-
-    def take(lines: DataFrame, number: int) -> None:
-        try:
-            _add(total, ingest_lines(lake, lines))
-        except BaseException as error:  # the query raises it as a Java error, without its text
-            errors.append(error)
-            raise
-        compact(lake)
-        on_progress(total)
-
-    while not _follow(lake, journal, take, every, errors):
-        time.sleep(CONCURRENT_S)
-    return total
-
-
-def _follow(
-    lake: Lake,
-    journal: str,
-    take: Callable[[DataFrame, int], None],
-    every: Duration | None,
-    errors: Sequence[BaseException],
-) -> bool:
-    """Run the query to its end; False if another run holds the checkpoint, so that this one has to try again."""
-    query: StreamingQuery | None = None
-    try:
-        query = _start(lake, journal, take, every)
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        if query:
-            query.stop()
-        if every is None:
-            raise  # only a run without an end ends so; what follows must not take half of the journal for the whole
-    except Exception as error:
-        if errors:
-            raise errors[0] from None
-        if any(word in str(error) for word in CONCURRENT):
-            return False
-        raise
-    return True
-
-
-def _run_far(lake: Lake, journal: str, every: Duration | None) -> Ingested:
-    """Over Spark Connect a process next to the server imports batches, so each leaves a file with its counts."""
-    if every is not None:
-        raise InvalidSettings("--every needs --master; over Spark Connect run it again instead, from a timer")
-    total = Ingested(version=lake.events.manifest().version)
-    notes = lake.scratch(f"ingest-{IdMaker().make()}")
-
-    def take(lines: DataFrame, number: int) -> None:
-        lake.files.create(f"{notes}/{number:012d}", msgspec.json.encode(ingest_lines(lake, lines)))
-        compact(lake)
-
-    try:
-        _start(lake, journal, take, None).awaitTermination()
-        for note in lake.files.list(notes):
-            _add(total, msgspec.json.decode(lake.files.read(note.path), type=Ingested))
-    finally:
-        lake.files.delete(notes)
-    return total
-
-
-def _start(lake: Lake, journal: str, take: Callable[[DataFrame, int], None], every: Duration | None) -> StreamingQuery:
     files = files_for(lake.spark, journal)
     home = files.home(journal)
-    if not files.list(home):
-        raise InvalidRequest(f"there is no journal in {journal}")
-    lines = (
-        lake.spark.readStream.format("text")
-        .option("lineSep", "\n")
-        .option("pathGlobFilter", "*.journal")
-        .option("recursiveFileLookup", True)
-        .option("maxFileAge", MAX_AGE)
-        .option("maxBytesPerTrigger", PER_BATCH)
-        .load(home)
-        .select("value", F.col("_metadata.file_path").alias("file"))
-    )
-    # By default a new run would stop another run of this session, which would then believe that it is done.
-    lake.spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", False)
-    checkpoint = f"{lake.folder}/_checkpoints/ingest-{zlib.crc32(home.encode()):08x}"
-    writer = lines.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
-    if every is None:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{duration_ms(every)} milliseconds").start()
+    total = Ingested(version=lake.events.manifest().version)
+    try:
+        while True:
+            found = new_segments(lake, files, home)
+            if not found and not files.list(home):
+                raise InvalidRequest(f"there is no journal in {journal}")
+            for segments in _batches(found):
+                _add(total, ingest_segments(lake, segments))
+                compact(lake)
+                on_progress(total)
+            if every is None:
+                return total
+            time.sleep(duration_ms(every) / 1000)
+    except KeyboardInterrupt:
+        if every is None:  # the caller must not take half of the journal for all of it
+            raise
+        return total
 
 
-def ingest_lines(lake: Lake, lines: DataFrame) -> Ingested:
-    """Publish the entries of some lines (value, file) that are not in the table yet, and note the damaged ones."""
-    seen = Observation()
-    read = lines.transform(ingest.read_lines).observe(seen, *ingest.damage_seen())
-    staged = lake.events.stage(read.transform(ingest.good_events))
-    observed = seen.get
-    damage, damaged_files = find_damage(lake, observed["bad_files"].splitlines())
-    done = Ingested(segments=observed["files"], damage=damage, damaged=sum(damaged_files.values()))
-    while True:
-        try:
-            return _publish(lake, staged, done, damaged_files)
-        except PublishConflict:
+def new_segments(lake: Lake, files: Files, journal: str) -> list[FoundFile]:
+    """The sealed segments that are not in the lake, the oldest first.
+
+    The folder of a node that has ended, and is complete in the lake, is not listed.
+    """
+    about = about_events(lake.events.manifest())
+    ended = read_ended(lake, about.ended)
+    known, others = {**ended, **about.nodes}, set(about.others)
+    found = _sealed(files, journal, ended)
+    new = (one for one in found if one.path not in others and not _is_known(one.path, known))
+    return sorted(new, key=lambda one: (one.changed_at, one.path))
+
+
+def _sealed(files: Files, folder: str, ended: Collection[str]) -> Iterator[FoundFile]:
+    for one in files.list(folder):
+        if one.name.startswith((".", "_")):
             continue
+        if one.is_folder:
+            if one.name not in ended:
+                yield from _sealed(files, one.path, ended)
+        elif one.name.endswith(".journal"):
+            yield one
 
 
-def _publish(lake: Lake, staged: Staged, done: Ingested, damaged_files: Mapping[str, int]) -> Ingested:
+def _is_known(path: str, nodes: Mapping[str, NodeState]) -> bool:
+    """Whether the lake has all entries that the names of a segment and its folder speak of."""
+    file = Path(path)
+    segment, node = parse(file), nodes.get(file.parent.name)
+    if segment is None or node is None:
+        return False
+    return any(first <= segment.first and segment.last <= last for first, last in node.ranges)
+
+
+def _batches(segments: Iterable[FoundFile]) -> Iterator[list[str]]:
+    """Paths of segments of up to PER_BATCH bytes."""
+    batch, size = list[str](), 0
+    for one in segments:
+        if batch and size + one.size > PER_BATCH:
+            yield batch
+            batch, size = [], 0
+        batch.append(one.path)
+        size += one.size
+    if batch:
+        yield batch
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """What was found in segments: their paths, the damage, and what the manifest notes about their entries."""
+
+    paths: Sequence[str]
+    damage: Sequence[DamagedLines]
+    damaged_files: Mapping[str, int]
+    purges: Sequence[Purge]
+    group_days: Sequence[str]
+
+
+def read_segments(spark: SparkSession, paths: Sequence[str]) -> tuple[DataFrame, Observation]:
+    """The lines of segments, as `ingest.read_lines` has them. `bad_files` of the observation is for `find_damage`."""
+    reader = spark.read.format("text").option("lineSep", "\n").option("__globPaths__", "false")
+    lines = reader.load(list(paths)).select("value", F.col("_metadata.file_path").alias("file"))
+    seen = Observation()
+    return lines.transform(ingest.read_lines).observe(seen, ingest.bad_files()), seen
+
+
+def noted_purges(noted: Observation) -> list[Purge]:
+    """The purges among EVENTS that were observed with `ingest.noted`."""
+    return msgspec.json.decode(noted.get["purges"], type=list[Purge], strict=False)
+
+
+def ingest_segments(lake: Lake, paths: Sequence[str]) -> Ingested:
+    """Publish the entries of some segments that are not in the table yet, and note the damaged lines."""
+    lines, seen = read_segments(lake.spark, paths)
+    noted = Observation()
+    with lake.events.stage(lines.transform(ingest.good_events).observe(noted, *ingest.noted())) as staged:
+        damage, damaged_files = find_damage(lake, seen.get["bad_files"].splitlines())
+        loaded = _Loaded(paths, damage, damaged_files, noted_purges(noted), noted.get["group_days"].splitlines())
+        while True:
+            try:
+                return _publish(lake, staged, loaded)
+            except PublishConflict:
+                continue
+
+
+def _publish(lake: Lake, staged: Staged, loaded: _Loaded) -> Ingested:
     """Publish the staged rows that are new. Raises PublishConflict, and keeps them staged, if another run is first."""
     manifest = lake.events.manifest()
     about = about_events(manifest)
@@ -218,37 +201,39 @@ def _publish(lake: Lake, staged: Staged, done: Ingested, damaged_files: Mapping[
         before = rows
         incoming, rows, _ = extents(chosen.read())
         repeated = before - rows
-    known_places = {(one.file, one.line) for one in about.damage}
-    damage = [one for one in done.damage if (one.file, one.line) not in known_places]
-    version = manifest.version
-    if rows or damage or not damaged_files.keys() <= about.damaged_files.keys():
+    with nullcontext() if chosen is staged else chosen:
+        known_places = {(one.file, one.line) for one in about.damage}
+        damage = [one for one in loaded.damage if (one.file, one.line) not in known_places]
         touched = {name: state for name, state in nodes.items() if name in incoming or name in about.nodes}
-        left, ended = put_ended(lake, join_nodes(touched, incoming), about.ended)
-        new_about = EventsAbout(
-            nodes=left,
-            ended=ended,
-            damage=[*about.damage, *damage][:NAMED_DAMAGE],
-            damaged_files={**about.damaged_files, **damaged_files},
-            events=about.events + rows,
-            purges=sorted({*known_purges(lake, manifest), *find_purges(chosen.read())}),
-            group_days=sorted({*about.group_days, *find_group_days(chosen.read())}),
-        )
-        try:
-            published = lake.events.publish(
+        joined = join_nodes(touched, incoming)
+        others = {path for path in loaded.paths if not _is_known(path, {**nodes, **joined})} - set(about.others)
+        version = manifest.version
+        if rows or damage or others or not loaded.damaged_files.keys() <= about.damaged_files.keys():
+            left, ended = put_ended(lake, joined, about.ended)
+            new_about = EventsAbout(
+                nodes=left,
+                ended=ended,
+                others=[*about.others, *sorted(others)],
+                damage=[*about.damage, *damage][:NAMED_DAMAGE],
+                damaged_files={**about.damaged_files, **loaded.damaged_files},
+                events=about.events + rows,
+                purges=sorted({*about.purges, *loaded.purges}),
+                group_days=sorted({*about.group_days, *loaded.group_days}),
+            )
+            version = lake.events.publish(
                 chosen,
                 after=manifest,
                 about=msgspec.to_builtins(new_about),
                 drops=replaced_files(about.ended, ended),
-            )
-        except PublishConflict:
-            if chosen is not staged:
-                chosen.drop()
-            raise
-        version = published.version
-    chosen.drop()
-    staged.drop()
-    done.events, done.repeated, done.version = rows, repeated, version
-    return done
+            ).version
+    return Ingested(
+        segments=len(loaded.paths),
+        events=rows,
+        repeated=repeated,
+        damaged=sum(loaded.damaged_files.values()),
+        damage=list(loaded.damage),
+        version=version,
+    )
 
 
 def compact(lake: Lake, crowded: int = CROWDED) -> int:
@@ -285,27 +270,26 @@ def compact(lake: Lake, crowded: int = CROWDED) -> int:
 
 def extents(events: DataFrame) -> tuple[dict[str, NodeState], int, bool]:
     """What the rows have of each node; how many rows there are; whether any (node, seq) is there twice."""
-    extent: dict[str, Any] = {row["node"]: row for row in ingest.node_extents(events).collect()}
-    rows = sum(row["entries"] for row in extent.values())
-    doubled = any(row["entries"] != row["distinct"] for row in extent.values())
-    ranges: dict[str, list[tuple[int, int]]] = {}
-    if holes := [name for name, row in extent.items() if row["last"] - row["first"] + 1 != row["distinct"]]:
-        distinct = events.where(F.col("node").isin(holes)).select("node", "seq").distinct()
-        for row in ingest.node_ranges(distinct).collect():
-            ranges.setdefault(row["node"], []).append((row["first"], row["last"]))
-    beats: dict[str, dict[str, int]] = {}
-    for row in ingest.node_beats(events).collect():
-        beats.setdefault(row["node"], {})[row["pool"]] = row["beat_at"]
-    found = {
-        name: NodeState(
-            ranges=sorted(ranges.get(name, [(row["first"], row["last"])])),
-            beats=beats.get(name, {}),
+    found = dict[str, NodeState]()
+    rows, distinct = 0, dict[str, int]()
+    for row in ingest.node_extents(events).collect():
+        part = NodeState(
+            ranges=[(row["first"], row["last"])],
+            beats={row["pool"]: row["beat_at"]} if row["beat_at"] else {},
             closed=row["closed"],
             first_at=row["first_at"],
         )
-        for name, row in extent.items()
-    }
-    return found, rows, doubled
+        name = row["node"]
+        found[name] = join_nodes(found, {name: part})[name]
+        rows += row["entries"]
+        distinct[name] = distinct.get(name, 0) + row["distinct"]
+    if holes := [name for name, node in found.items() if node.entries != distinct[name]]:
+        named = events.where(F.col("node").isin(holes)).select("node", "seq").distinct()
+        ranges = dict[str, list[Any]]()
+        for row in ingest.node_ranges(named).collect():
+            ranges.setdefault(row["node"], []).append((row["first"], row["last"]))
+        found |= {name: structs.replace(found[name], ranges=sorted(ranges[name])) for name in holes}
+    return found, rows, rows != sum(distinct.values())
 
 
 def find_damage(lake: Lake, files: Iterable[str]) -> tuple[list[DamagedLines], dict[str, int]]:

@@ -7,18 +7,17 @@ checked, as `journal.events.read_line` does it.
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField
 
 from duetime.journal.events import HEAD
+from duetime.model.job import Event
 from duetime.model.names import DEFAULT_POOL
 from duetime.spark.lake.nodes import Nodes
-from duetime.spark.schemas import ENTRY, EVENTS, frame
+from duetime.spark.schemas import ENTRY, EVENTS, LONG, TEXT, columns, frame
 
 REQUIRED = ("ts", "wrote_at", "node", "seq", "event")
 UNPLAIN = ("body", "body_b64", "attributes", "join")
-RANGES = StructType(
-    [StructField("name", StringType()), StructField("first", LongType()), StructField("last", LongType())]
-)
+RANGES = columns(name=TEXT, first=LONG, last=LONG)
 
 
 def read_lines(lines: DataFrame) -> DataFrame:
@@ -77,14 +76,20 @@ def _present(field: StructField) -> Column:
     return F.coalesce(F.col(field.name), default.cast(field.dataType)).alias(field.name)
 
 
-def damage_seen() -> list[Column]:
-    """What Spark observes while it reads: how many files there are, and the paths of those with damaged lines, one per
-    line. Not an array, because Spark 4.0 does not convert observed arrays to Python.
+def bad_files() -> Column:
+    """For an observation of `read_lines`: the paths of the files with damaged lines, one per line of text.
+
+    Not an array, because Spark 4.0 does not convert observed arrays to Python; the same holds for `noted`.
     """
-    return [
-        F.size(F.collect_set("file")).alias("files"),
-        F.concat_ws("\n", F.collect_set(F.when(F.col("problem").isNotNull(), F.col("file")))).alias("bad_files"),
-    ]
+    return F.concat_ws("\n", F.collect_set(F.when(F.col("problem").isNotNull(), F.col("file")))).alias("bad_files")
+
+
+def noted() -> list[Column]:
+    """For an observation of EVENTS: the purges, as JSON, and the days on which jobs of task groups were acked."""
+    purge = F.array("pool", "namespace", "queue", F.col("ts").cast("string"), "reason")
+    purges = F.collect_set(F.when(F.col("event") == Event.PURGED, purge))
+    days = F.collect_set(F.when(F.col("join.name").isNotNull(), F.col("date").cast("string")))
+    return [F.to_json(purges).alias("purges"), F.concat_ws("\n", days).alias("group_days")]
 
 
 def once(events: DataFrame) -> DataFrame:
@@ -104,29 +109,28 @@ def without_known(events: DataFrame, known: Nodes) -> DataFrame:
 
 
 def node_extents(events: DataFrame) -> DataFrame:
-    """Per node: how many entries, how many distinct ones, first and last seq, first time, and whether it closed."""
+    """Per node and pool: how many entries, how many distinct ones, first and last seq, first time, whether the node
+    closed, and the latest heartbeat.
+    """
     # A bit per seq, 64 to a group: nearly all of the counting is done before anything is shuffled.
-    sixty_fours = events.groupBy("node", F.expr("seq div 64").alias("sixty_four")).agg(
+    sixty_fours = events.groupBy("node", "pool", F.expr("seq div 64").alias("sixty_four")).agg(
         F.count("*").alias("entries"),
         F.bit_or(F.expr("shiftleft(1L, cast(seq % 64 as int))")).alias("bits"),
         F.min("seq").alias("first"),
         F.max("seq").alias("last"),
         F.min("ts").alias("first_at"),
-        F.max(F.col("event") == "closed").alias("closed"),
+        F.max(F.col("event") == Event.CLOSED).alias("closed"),
+        F.max(F.when(F.col("event") == Event.HEARTBEAT, F.col("ts"))).alias("beat_at"),
     )
-    return sixty_fours.groupBy("node").agg(
+    return sixty_fours.groupBy("node", "pool").agg(
         F.sum("entries").alias("entries"),
         F.sum(F.bit_count("bits")).alias("distinct"),
         F.min("first").alias("first"),
         F.max("last").alias("last"),
         F.min("first_at").alias("first_at"),
         F.max("closed").alias("closed"),
+        F.max("beat_at").alias("beat_at"),
     )
-
-
-def node_beats(events: DataFrame) -> DataFrame:
-    """Per node and pool the latest heartbeat."""
-    return events.where("event = 'heartbeat'").groupBy("node", "pool").agg(F.max("ts").alias("beat_at"))
 
 
 def node_ranges(events: DataFrame) -> DataFrame:

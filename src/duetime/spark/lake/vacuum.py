@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from duetime.model.errors import InvalidRequest
 from duetime.model.ids import timestamp_ms
 from duetime.spark.audit.scan import ClosedAbout
-from duetime.spark.ingest.about import ENDED_FOLDER, about_events, known_purges
+from duetime.spark.ingest.about import ENDED_FOLDER, about_events
 from duetime.spark.lake.files import FoundFile
 from duetime.spark.lake.lake import LITTER_MS, SCRATCH, VERSIONS, DataFile, Lake, Manifest, Table
 from duetime.spark.lifecycle.run import about_jobs
@@ -114,7 +114,7 @@ class _Sweep:
         rows = lake.events.read(manifest=events, only=_among(old)).where("body is not null")
         needed = _dates(rows.join(living.select(*KEY), on=list(KEY), how="left_semi"))
         self._gone = {file for file in old if file.date not in needed}
-        purges, spared = known_purges(lake, events), _dates(living)
+        purges, spared = about_events(events).purges, _dates(living)
         gone = {file for file in jobs.files if file.date < before and file.date not in spared}
         left = [file for file in jobs.files if file not in gone]
         self._drop("jobs", lake.jobs, jobs, gone)
@@ -122,7 +122,7 @@ class _Sweep:
         self._drop("stats", lake.stats, stats, {file for file in stats.files if file.date < before})
         self._forget_closed(left)
         first = min([before, *(file.date for file in [*left, *events.files] if file not in self._gone)])
-        kept = [list(purge) for purge in purges if _day(purge[3]) >= first]
+        kept = [list(purge) for purge in purges if _day(purge.ts) >= first]
         self._drop("events", lake.events, events, self._gone, {**events.about, "purges": kept})
 
     def _forget_closed(self, jobs: Sequence[DataFile]) -> None:

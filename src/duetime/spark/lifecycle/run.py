@@ -6,6 +6,7 @@ says up to which manifest of `events` it has read: a run that has nothing new do
 """
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,7 +14,7 @@ from msgspec import Struct
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime.spark.ingest.about import find_purges, purge_frame
+from duetime.spark.ingest.about import Purge, about_events, purge_frame
 from duetime.spark.lake.lake import DataFile, Lake, Manifest, PublishConflict, local_lake
 from duetime.spark.lifecycle import transform as lifecycle
 from duetime.spark.lifecycle.job_files import file_name, job_files, touched_minutes, touches
@@ -24,9 +25,10 @@ CROWDED = 64
 
 
 class JobsAbout(Struct, frozen=True):
-    """`events_version` is the version of the manifest of `events` up to which the rows are made."""
+    """The rows are made from `events` up to its manifest `events_version`, and with `purges`."""
 
     events_version: int = 0
+    purges: Sequence[Purge] = ()
 
 
 class Lifecycle(Struct, frozen=True):
@@ -67,16 +69,18 @@ def _run(lake: Lake) -> Lifecycle:
     if events.version <= since:
         return Lifecycle(events_version=since, version=before.version)
     fresh = lake.events.read(manifest=events, only=lambda file: file.since > since)
+    all_purges = about_events(events).purges
+    purged = set(all_purges) - set(about_jobs(before).purges)
     # Before the first row there is nothing to merge with, whatever minute the events are about.
-    touched = _touched_files(lake, before, fresh) if before.files else _Touched()
+    touched = _touched_files(lake, before, fresh, purged) if before.files else _Touched()
     known = lake.jobs.read(manifest=before, only=touched.has)
-    purges = lifecycle.purges_by_queue(purge_frame(lake, events))
+    purges = lifecycle.purges_by_queue(purge_frame(lake.spark, all_purges))
     states = lifecycle.event_states(fresh).unionByName(lifecycle.job_states(known))
     jobs = lifecycle.finish(lifecycle.merge(states), lifecycle.batch_names(fresh, known), purges)
     if before.files:
         # Neighbours in time are in one file, so that a later run which is about a few of them finds them together.
         jobs = jobs.repartitionByRange(touched.rows // ROWS_PER_FILE + 1, "born")
-    about = JobsAbout(events_version=events.version)
+    about = JobsAbout(events.version, all_purges)
     with lake.jobs.stage(jobs) as staged:
         done = lake.jobs.publish(staged, after=before, about=msgspec.to_builtins(about), replaces=touched.has)
     written = {file.path for file in done.files if file.since == done.version}
@@ -100,18 +104,18 @@ class _Touched:
         return {file.date for file in self.files}
 
 
-def _touched_files(lake: Lake, jobs: Manifest, fresh: DataFrame) -> _Touched:
+def _touched_files(lake: Lake, jobs: Manifest, fresh: DataFrame, purged: Iterable[Purge]) -> _Touched:
     """The files with jobs that the new events can be about, those with living jobs in queues that were purged, and all
     files of a day that has too many.
     """
     facts, minutes = job_files(lake, jobs), touched_minutes(fresh)
     is_touched = touches(facts, minutes)
     chosen = {file for file in jobs.files if is_touched(file)}
-    purged = {(pool, namespace, queue) for pool, namespace, queue, _, _ in find_purges(fresh)}
-    if purged:
-        is_open = {path for path, file in facts.items() if file.open}
+    queues = {(one.pool, one.namespace, one.queue) for one in purged}
+    is_open = {path for path, file in facts.items() if file.open}
+    if queues and is_open:
         living = lake.jobs.read(manifest=jobs, only=lambda file: file.path in is_open).where("ends = 0")
-        inside = F.struct("pool", "namespace", "queue").isin([F.struct(*map(F.lit, queue)) for queue in purged])
+        inside = F.struct("pool", "namespace", "queue").isin([F.struct(*map(F.lit, queue)) for queue in queues])
         found = living.where(inside & F.col("purged_at").isNull()).select(file_name().alias("path")).distinct()
         paths = {row["path"] for row in found.collect()}
         chosen |= {file for file in jobs.files if file.path in paths}

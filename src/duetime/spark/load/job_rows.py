@@ -16,13 +16,11 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     DayTimeIntervalType,
-    IntegerType,
     IntegralType,
     LongType,
     MapType,
     NumericType,
     StringType,
-    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -33,25 +31,24 @@ from duetime.model.clock import SystemClock
 from duetime.model.errors import InvalidRequest
 from duetime.spark.load.job_columns import SOURCE_PROBLEM, SOURCE_ROW, job_columns
 from duetime.spark.load.options import LoadOptions
+from duetime.spark.schemas import BYTES, INT, LONG, TEXT, columns
 
 KNOWN = (
     *("id", "body", "due_at", "delay", "queue", "ttl", "tries", "priority", "attributes"),
     *("if_exists", "change", "version"),
 )
 
-ROWS = StructType(
-    [
-        StructField("id", StringType()),
-        StructField("body", BinaryType()),
-        StructField("due_at", LongType()),
-        StructField("queue", StringType()),
-        StructField("ttl", LongType()),
-        StructField("tries", IntegerType()),
-        StructField("priority", IntegerType()),
-        StructField("attributes", StringType()),
-        StructField("action", StringType()),
-        StructField("reason", StringType()),
-    ]
+ROWS = columns(
+    id=TEXT,
+    body=BYTES,
+    due_at=LONG,
+    queue=TEXT,
+    ttl=LONG,
+    tries=INT,
+    priority=INT,
+    attributes=TEXT,
+    action=TEXT,
+    reason=TEXT,
 )
 """The same columns as `job_columns.SCHEMA`."""
 
@@ -96,9 +93,9 @@ def check_columns(schema: Any, options: LoadOptions) -> dict[str, DataType]:
     """The types of the columns by name. Raises InvalidRequest, which names the column that is wrong."""
     kinds = {one.name: one.dataType for one in schema.fields if one.name not in (SOURCE_PROBLEM, SOURCE_ROW)}
     if unknown := sorted(set(kinds) - set(KNOWN)):
-        raise InvalidRequest(f"a job has no column {unknown[0]!r}; it has {', '.join(KNOWN)}")
+        raise InvalidRequest(f"unknown column of a job {unknown[0]!r}; there are {', '.join(KNOWN)}")
     if "body" not in kinds and not options.mode:
-        raise InvalidRequest("the column body is missing: select(...) what the job is to carry")
+        raise InvalidRequest("the column body is missing: select the value that each job carries")
     for name, why in (
         ("id", "the column id is missing: jobs are cancelled and changed by their id"),
         ("due_at", "the column due_at is missing: a table that is kept in step says when each job is due"),

@@ -122,44 +122,24 @@ class LoadOptions:
         return is_http(self.url)
 
 
-NAMES = {
-    "url": "url",
-    "namespace": "namespace",
-    "token": "token",
-    "queue": "queue",
-    "batch": "batch",
-    "ttl": "ttl_ms",
-    "tries": "tries",
-    "priority": "priority",
-    "spread": "spread_ms",
-    "maxjobspersecond": "max_jobs_per_second",
-    "badrecords": "bad_records",
-    "timeout": "timeout_ms",
-    "writers": "writers",
-    "journal": "journal",
-    "pool": "pool",
-    "source": "source",
-    "ifexists": "if_exists",
-    "mode": "mode",
-    "onchange": "on_change",
-    "withdrawmissing": "withdraw_missing",
-}
+NAMES = {one.name.removesuffix("_ms").replace("_", ""): one.name for one in fields(LoadOptions)}
+"""The field of each option, by its name without underscores and capitals."""
 
 
 def read_options(given: Mapping[str, Any]) -> LoadOptions:
     """Raises InvalidSettings for an unknown or missing option, InvalidRequest for a bad value."""
-    fields: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for written, value in given.items():
         name = NAMES.get(written.replace("_", "").lower())
         if name is None:
             raise InvalidSettings(f"unknown option {written!r}; there are {', '.join(sorted(NAMES))}")
         if value is not None:
-            fields[name] = READERS.get(name, str)(value)
-    if not fields.get("url"):
+            values[name] = READERS.get(name, str)(value)
+    if not values.get("url"):
         raise InvalidSettings("the option url is missing: a store (redis://, sqlite:///) or a server (http://)")
-    if fields["url"].startswith("memory:"):
-        raise InvalidSettings("a memory: store is one process's own; Spark's workers are others")
-    options = LoadOptions(**fields)
+    if values["url"].startswith("memory:"):
+        raise InvalidSettings("url must not be a memory: store, which Spark's worker processes cannot share")
+    options = LoadOptions(**values)
     check_namespace(options.namespace)
     if options.queue:
         check_queue(options.namespace, options.queue)
@@ -172,7 +152,7 @@ def check_batch(name: str) -> str:
     """A batch's name becomes the name of a folder and a part of every mark's name. Raises InvalidRequest."""
     check_namespace(name)
     if name.startswith((".", "_")) or len(name) > 200:
-        raise InvalidRequest(f"a batch's name begins with a letter or digit and has at most 200: {name!r}")
+        raise InvalidRequest(f"batch must begin with a letter or digit and have at most 200 characters, got {name!r}")
     return name
 
 
@@ -180,7 +160,7 @@ def _whole(name: str) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         text = str(value)
         if not (text.isascii() and text.isdigit()) or int(text) > MAX_TRIES:
-            raise InvalidRequest(f"{name} is a whole number from 0 to {MAX_TRIES}, not {value!r}")
+            raise InvalidRequest(f"{name} must be a whole number from 0 to {MAX_TRIES}, got {value!r}")
         return int(text)
 
     return read
@@ -192,7 +172,7 @@ def _rate(value: Any) -> float:
     except ValueError:
         rate = -1.0
     if not 0 <= rate < float("inf"):
-        raise InvalidRequest(f"maxJobsPerSecond is a number of jobs, 0 for no cap, not {value!r}")
+        raise InvalidRequest(f"maxJobsPerSecond must be a number of jobs (0: no limit), got {value!r}")
     return rate
 
 
@@ -212,7 +192,7 @@ def read_priority(value: Any) -> Priority:
     for priority in Priority:
         if text in (priority.name, str(priority.value)):
             return priority
-    raise InvalidRequest(f"a priority is high, normal or low, not {value!r}")
+    raise InvalidRequest(f"priority must be high, normal or low, got {value!r}")
 
 
 READERS: Mapping[str, Callable[[Any], Any]] = {

@@ -15,14 +15,15 @@ import msgspec
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from duetime.spark.lake.files import Files
 from duetime.spark.load.batch import Batch, BatchConflict, Scheduled
 from duetime.spark.load.job_rows import ROWS
 from duetime.spark.load.options import Action, LoadOptions
+from duetime.spark.schemas import LONG, columns
 
-ACCEPTED_ROWS = StructType([*ROWS.fields, StructField("digest", LongType())])
+ACCEPTED_ROWS = StructType([*ROWS.fields, *columns(digest=LONG).fields])
 """The rows of a batch on disk. `digest` is over everything but queue, id and due time."""
 NEW, MOVED, GONE, MISSING, UNCHANGED, BAD = "new", "moved", "gone", "missing", "unchanged", "bad"
 TWICE = "another row has the same id and differs"

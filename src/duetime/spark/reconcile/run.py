@@ -191,7 +191,7 @@ def _write_plan(lake: Lake, evidence: Evidence, done: Reconciled) -> DataFrame |
     scanned, aside = evidence.scanned, lake.scratch(done.run)
     assert scanned is not None
     placed = write_places(lake, evidence, f"{aside}/places")
-    missing, counted = reconcile.missing(evidence.jobs, placed, scanned), None
+    missing, counted = reconcile.missing(evidence.jobs, placed.rows, scanned), None
     if (finished := _finishes(lake, evidence, f"{aside}/finishes")) is not None:
         jobs = _jobs_found_gone(lake, evidence, finished)
         joins.counts(joins.done(finished, jobs, scanned), scanned).write.parquet(f"{done.folder}/joins")

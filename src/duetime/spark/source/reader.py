@@ -12,15 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import MapType, StringType, StructType, TimestampType
 
 from duetime.client.event_loop import iterate, run
 from duetime.model.clock import MAX_INSTANT, instant_ms
@@ -29,6 +21,7 @@ from duetime.model.job import Job, State
 from duetime.model.names import Queue
 from duetime.spark.load.job_columns import arrow
 from duetime.spark.load.options import LoadOptions, read_options
+from duetime.spark.schemas import BYTES, INT, TEXT, columns
 from duetime.spark.session import SPARK
 from duetime.spark.source.listing import Bounds, Listing, split_ranges
 
@@ -44,42 +37,31 @@ if TYPE_CHECKING or SPARK >= (4, 1):  # 4.0 pushes no filters down, and filters 
         LessThanOrEqual,
     )
 
-_TEXT, _TIME = StringType(), TimestampType()
-
-JOBS = StructType(
-    [
-        StructField("namespace", _TEXT),
-        StructField("queue", _TEXT),
-        StructField("id", _TEXT),
-        StructField("state", _TEXT),
-        StructField("due_at", _TIME),
-        StructField("attempt", IntegerType()),
-        StructField("priority", _TEXT),
-        StructField("created_at", _TIME),
-        StructField("expires_at", _TIME),
-        StructField("body", BinaryType()),
-        StructField("attributes", MapType(_TEXT, _TEXT)),
-        StructField("last_error", _TEXT),
-    ]
+_TIME = TimestampType()
+JOBS = columns(
+    namespace=TEXT,
+    queue=TEXT,
+    id=TEXT,
+    state=TEXT,
+    due_at=_TIME,
+    attempt=INT,
+    priority=TEXT,
+    created_at=_TIME,
+    expires_at=_TIME,
+    body=BYTES,
+    attributes=MapType(TEXT, TEXT),
+    last_error=TEXT,
 )
 
 _MOMENT = arrow.timestamp("us", "UTC")
-_ARROW = arrow.schema(
-    [
-        ("namespace", arrow.string()),
-        ("queue", arrow.string()),
-        ("id", arrow.string()),
-        ("state", arrow.string()),
-        ("due_at", _MOMENT),
-        ("attempt", arrow.int32()),
-        ("priority", arrow.string()),
-        ("created_at", _MOMENT),
-        ("expires_at", _MOMENT),
-        ("body", arrow.binary()),
-        ("attributes", arrow.map_(arrow.string(), arrow.string())),
-        ("last_error", arrow.string()),
-    ]
-)
+_KINDS = {
+    TEXT: arrow.string(),
+    INT: arrow.int32(),
+    BYTES: arrow.binary(),
+    _TIME: _MOMENT,
+    JOBS["attributes"].dataType: arrow.map_(arrow.string(), arrow.string()),
+}
+_ARROW = arrow.schema([(field.name, _KINDS[field.dataType]) for field in JOBS.fields])
 
 PARTITIONS = 8
 NAMES = {("namespace",), ("queue",), ("state",)}
@@ -118,7 +100,7 @@ class StoreReader(DataSourceReader):
         given = {name.lower(): value for name, value in options.items()}
         partitions = given.pop("partitions", str(PARTITIONS))
         if not partitions.isdecimal() or int(partitions) < 1:
-            raise InvalidSettings(f"partitions is a whole number from 1 on, not {partitions!r}")
+            raise InvalidSettings(f"partitions must be a whole number from 1 on, got {partitions!r}")
         self._partitions = int(partitions)
         self._options: LoadOptions = read_options({name: one for name, one in given.items() if name != "path"})
         self._schema = _arrow_schema(schema)
@@ -206,14 +188,14 @@ def _arrow_schema(schema: StructType) -> Any:
     chosen: list[Any] = []
     for field in schema.fields:
         if field.name not in kinds:
-            raise InvalidRequest(f"a job in a store has no column {field.name!r}; it has {', '.join(JOBS.names)}")
+            raise InvalidRequest(f"unknown column of a job {field.name!r}; there are {', '.join(JOBS.names)}")
         if field.name == "body" and isinstance(field.dataType, StringType):
             chosen.append(arrow.field("body", arrow.string()))
         elif field.dataType == kinds[field.name]:
             chosen.append(_ARROW.field(field.name))
         else:
             kind = kinds[field.name].simpleString()
-            raise InvalidRequest(f"the column {field.name} is {kind}, not {field.dataType.simpleString()}")
+            raise InvalidRequest(f"the column {field.name} must be {kind}, got {field.dataType.simpleString()}")
     return arrow.schema(chosen)
 
 

@@ -211,7 +211,7 @@ def _own(rows: Any) -> Any:
     """The rows without STORES_OWN. Raises InvalidRequest if one of those columns has a value."""
     for name in STORES_OWN:
         if name in rows.schema.names and rows.column(name).null_count < rows.num_rows:
-            raise InvalidRequest(f"the column {name} is the store's own: leave it out, or null")
+            raise InvalidRequest(f"the column {name} is set by the store: leave it out, or null")
     return rows.select([name for name in rows.schema.names if name not in STORES_OWN])
 
 
