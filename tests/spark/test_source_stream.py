@@ -37,7 +37,7 @@ def entry(node: str, seq: int) -> Entry:
     )  # fmt: skip
 
 
-def run(spark: SparkSession, journal: Path, folder: Path, **options: str) -> list[list[tuple[str, int]]]:
+def run(spark: SparkSession, journal: Path | str, folder: Path, **options: str) -> list[list[tuple[str, int]]]:
     """All that is there, as the micro-batches that it came in."""
     batches: list[list[tuple[str, int]]] = []
 
@@ -68,6 +68,24 @@ def test_each_entry_once_also_over_runs(spark: SparkSession, tmp_path: Path) -> 
 
     assert first == [[*(("a", seq) for seq in range(1, 5)), *(("b", seq) for seq in range(1, 4))]]
     assert second == [[("a", 5), ("a", 6), ("c", 1)]]
+
+
+def test_what_servers_ship_is_read_through_fsspec(spark: SparkSession, tmp_path: Path) -> None:
+    """`local://` is the disk by way of fsspec; s3:// and gs:// differ in the file system that fsspec loads."""
+    shipped = tmp_path / "shipped"
+    url = f"local://{shipped}"
+    with pytest.raises(InvalidSettings, match="there is no journal in local://"):
+        JournalReader({"journal": url})
+    write_segment(shipped, "a", 1, 4)
+    write_segment(shipped, "a", 5, 9)
+    write_segment(shipped, "b", 1, 3)
+    assert run(spark, url, tmp_path) == [[*(("a", seq) for seq in range(1, 10)), *(("b", seq) for seq in range(1, 4))]]
+    write_segment(shipped, "a", 10, 12).write_bytes(b"")
+    write_segment(shipped, "b", 4, 5)
+    assert run(spark, url, tmp_path, failOnDataLoss="false") == [[("b", 4), ("b", 5)]]
+    write_segment(shipped, "a", 20, 21)
+    with pytest.raises(StreamingQueryException, match="entries 13 to 19 of a are gone"):
+        run(spark, url, tmp_path)
 
 
 @since(4, 2)
@@ -148,11 +166,14 @@ def test_what_was_read_before_is_not_read_again(tmp_path: Path, caplog: pytest.L
     ("options", "problem"),
     [
         ({}, "the option journal is missing"),
-        ({"journal": "{here}", "maxRowsPerTriger": "5"}, "a stream has no option 'maxRowsPerTriger'; it has journal"),
-        ({"journal": "{here}", "failOnDataLoss": "no"}, "failOnDataLoss is true or false, not 'no'"),
-        ({"journal": "{here}", "maxRowsPerTrigger": "-1"}, "maxRowsPerTrigger is a whole number, not '-1'"),
+        (
+            {"journal": "{here}", "maxRowsPerTriger": "5"},
+            "unknown option 'maxRowsPerTriger'; there are journal",
+        ),
+        ({"journal": "{here}", "failOnDataLoss": "no"}, "failOnDataLoss must be true or false, got 'no'"),
+        ({"journal": "{here}", "maxRowsPerTrigger": "-1"}, "maxRowsPerTrigger must be a whole number, got '-1'"),
         ({"journal": "{here}/nowhere"}, "there is no journal in .*/nowhere"),
-        ({"journal": "s3a://logs/duetime"}, "must be a folder of this machine, got s3a://logs/duetime"),
+        ({"journal": "ours://logs"}, "journal: Protocol not known: ours"),
     ],
 )
 def test_options_that_cannot_be(tmp_path: Path, options: dict[str, str], problem: str) -> None:

@@ -17,7 +17,13 @@ from duetime.client import calls, connect
 from duetime.model.errors import InvalidSettings
 from duetime.model.job import STEP_JOBS, Delivery, State, chunks
 from duetime.model.names import DEFAULT_NAMESPACE, Queue
-from duetime.spark.source.stream import HAS_LIMITS, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from duetime.spark.source.stream import (
+    HAS_LIMITS,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    named_options,
+)
 
 OPTIONS = ("url", "token", "namespace", "queue", "ttr", "journal", "maxRowsPerTrigger")
 ROWS_PER_TRIGGER = "5000"
@@ -38,11 +44,7 @@ class DueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str]) -> None:
         if not HAS_LIMITS:
             raise InvalidSettings("a stream of due jobs needs Spark 4.2")
-        known = {name.lower(): name for name in OPTIONS}
-        for name in options:
-            if name.lower() not in known:
-                raise InvalidSettings(f"a stream of due jobs has no option {name!r}; it has {', '.join(OPTIONS)}")
-        given = {known[name.lower()]: value for name, value in options.items()}
+        given = named_options(options, OPTIONS)
         most = given.pop("maxRowsPerTrigger", ROWS_PER_TRIGGER)
         if not most.isdecimal() or not int(most):
             raise InvalidSettings(f"maxRowsPerTrigger must be a whole number from 1 on, got {most!r}")

@@ -4,26 +4,30 @@ An offset is, per node, the number of the last entry that was read. A node's ent
 names of segments and a bisection lead to the place, so no trigger reads again what an earlier one has read. Complete
 entries are read, also those of the segment that is being written. Entries that are gone (deleted or shipped before they
 were read) end the query, unless `failOnDataLoss` is false; a damaged line is logged, and the one entry that stood on it
-is skipped. The folder must be the same on the driver and on every executor. `read` runs on executors, the rest on the
-driver.
+is skipped. A folder must be the same on the driver and on every executor. At any other address that fsspec knows are
+the copies that servers ship (`journal_ship_to`), which are sealed segments only. `read` runs on executors, the rest on
+the driver.
 """
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 from msgspec.structs import astuple
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from duetime.journal.events import Entry, body_of
-from duetime.journal.options import local_folder
-from duetime.journal.reader import Damage, Gap, Tail, last_entry
-from duetime.journal.segments import nodes, segments
+from duetime.journal.options import URI, local_folder
+from duetime.journal.reader import Damage, Gap, Item, Tail, last_entry
+from duetime.journal.segments import Segment, nodes, parse, segments
 from duetime.model.errors import InvalidSettings, StoreDamaged
-from duetime.spark.schemas import ENTRY
+from duetime.model.masking import mask
+from duetime.spark.schemas import BYTES, ENTRY, columns
 from duetime.spark.session import SPARK
 
 HAS_LIMITS = SPARK >= (4, 2)
@@ -34,7 +38,7 @@ else:
     ReadAllAvailable = ReadLimit = ReadMaxRows = SupportsTriggerAvailableNow = object
 
 ENTRIES = StructType(
-    [field for field in ENTRY.fields if field.name not in ("body", "body_b64")] + [StructField("body", BinaryType())]
+    [field for field in ENTRY.fields if field.name not in ("body", "body_b64")] + columns(body=BYTES).fields
 )
 """The fields of `journal.events.Entry`, with the body as bytes."""
 
@@ -44,6 +48,14 @@ _log = logging.getLogger(__name__)
 
 Offset = dict[str, Any]
 """Node -> seq of its last entry that was read."""
+
+
+def named_options(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """The options under their names as documented; Spark hands them over in lower case. Raises InvalidSettings."""
+    known = {name.lower(): name for name in names}
+    if unknown := [name for name in options if name.lower() not in known]:
+        raise InvalidSettings(f"unknown option {unknown[0]!r}; there are {', '.join(names)}")
+    return {known[name.lower()]: value for name, value in options.items()}
 
 
 class Entries(InputPartition):
@@ -56,22 +68,17 @@ class Entries(InputPartition):
 
 class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str]) -> None:
-        known = {name.lower(): name for name in OPTIONS}
-        given: dict[str, str] = {}
-        for name, value in options.items():
-            if name.lower() not in known:
-                raise InvalidSettings(f"a stream has no option {name!r}; it has {', '.join(OPTIONS)}")
-            given[known[name.lower()]] = value
-        self._folder = _folder(given.get("journal") or given.get("path", ""))
+        given = named_options(options, OPTIONS)
+        self._journal = _journal(given.get("journal") or given.get("path", ""))
         most = given.get("maxRowsPerTrigger", "0")
         if not most.isdecimal():
-            raise InvalidSettings(f"maxRowsPerTrigger is a whole number, not {most!r}")
+            raise InvalidSettings(f"maxRowsPerTrigger must be a whole number, got {most!r}")
         self._most = int(most)
         if self._most and not HAS_LIMITS:
             raise InvalidSettings("maxRowsPerTrigger needs Spark 4.2")
         fails = given.get("failOnDataLoss", "true")
         if fails.lower() not in ("true", "false"):
-            raise InvalidSettings(f"failOnDataLoss is true or false, not {fails!r}")
+            raise InvalidSettings(f"failOnDataLoss must be true or false, got {fails!r}")
         self._tolerant = fails.lower() == "false"
         self._target: Offset | None = None
 
@@ -96,7 +103,9 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start | {node: start.get(node, 0) + rows for node, rows in waiting.items() if rows}
 
     def _newest(self) -> Offset:
-        return {node.name: last for node in nodes(self._folder) if (last := _last(node))}
+        if isinstance(self._journal, ShippedJournal):
+            return self._journal.newest()
+        return {node.name: last for node in nodes(self._journal) if (last := _last(node))}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         return [Entries(node, start.get(node, 0) + 1, last) for node, last in end.items() if last > start.get(node, 0)]
@@ -104,7 +113,7 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         assert isinstance(partition, Entries)
         damaged = 0  # lines since the last entry
-        for item in Tail(self._folder / partition.node, after=partition.first - 1).read():
+        for item in self._items(partition):
             match item:
                 case Entry():
                     if item.seq > partition.last:
@@ -120,6 +129,11 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     damaged += 1
                     _log.warning("journal_damage path=%s offset=%d what=%s", path, offset, what)
 
+    def _items(self, partition: Entries) -> Iterator[Item]:
+        if isinstance(self._journal, ShippedJournal):
+            return self._journal.read(partition)
+        return Tail(self._journal / partition.node, after=partition.first - 1).read()
+
     def _miss(self, gap: Gap, partition: Entries) -> None:
         """Raises StoreDamaged for entries that are gone; only logs them if failOnDataLoss is false."""
         text = f"entries {max(gap.first, partition.first)} to {min(gap.last, partition.last)} of {gap.node} are gone"
@@ -133,7 +147,7 @@ class JournalRows(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         if schema != ENTRIES:
-            raise InvalidSettings("a journal has its own columns: leave the schema out, and select from them")
+            raise InvalidSettings("a journal's columns are fixed: leave the schema out, and select from them")
         self._entries = JournalReader({name: one for name, one in options.items() if name.lower() != "table"})
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -164,9 +178,62 @@ def fair_shares(waiting: Mapping[str, int], room: int, *, turn: int) -> dict[str
     return shares
 
 
-def _folder(text: str) -> Path:
+class ShippedJournal:
+    """The copies of a journal at an address of fsspec, which executors open anew."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        if not self._list(*self._open()):
+            raise InvalidSettings(f"there is no journal in {mask(url)}")
+
+    def newest(self) -> Offset:
+        """The last entry of each node."""
+        system, root = self._open()
+        found = {node: self._segments(system, root, node) for node in self._list(system, root)}
+        return {node: some[-1].last for node, some in found.items() if some}
+
+    def read(self, entries: Entries) -> Iterator[Item]:
+        """One segment after the other is copied to a temporary folder, read there and deleted."""
+        system, root = self._open()
+        with TemporaryDirectory(prefix="duetime-journal-") as folder:
+            node = Path(folder) / entries.node
+            node.mkdir()
+            tail = Tail(node, after=entries.first - 1)
+            for segment in self._segments(system, root, entries.node):
+                if segment.last >= entries.first and segment.first <= entries.last:
+                    copy = node / segment.path.name
+                    system.get_file(f"{root}/{entries.node}/{copy.name}", str(copy))
+                    yield from tail.read()
+                    copy.unlink()
+
+    def _open(self) -> tuple[Any, str]:
+        try:
+            core: Any = import_module("fsspec.core")
+            system, root = core.url_to_fs(self._url)
+        except ModuleNotFoundError as missing:
+            raise InvalidSettings.lacks("a journal that is not a folder", "ship", missing) from None
+        except (ImportError, ValueError) as error:
+            raise InvalidSettings(f"journal: {error}") from None
+        system.invalidate_cache()
+        return system, str(root).rstrip("/")
+
+    def _list(self, system: Any, folder: str) -> list[str]:
+        try:
+            return sorted(str(one).rstrip("/").rpartition("/")[2] for one in system.ls(folder, detail=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _segments(self, system: Any, root: str, node: str) -> list[Segment]:
+        """The sealed segments of a node, in the order of their entries."""
+        found = [segment for name in self._list(system, f"{root}/{node}") if (segment := parse(Path(name)))]
+        return sorted((one for one in found if not one.is_open), key=lambda one: one.first)
+
+
+def _journal(text: str) -> Path | ShippedJournal:
     if not text:
-        raise InvalidSettings("the option journal is missing: the journal's folder")
+        raise InvalidSettings("the option journal is missing: the journal's folder, or where servers ship it to")
+    if URI.match(text) and not text.startswith("file:"):
+        return ShippedJournal(text)
     folder = local_folder(text)
     if not folder.is_dir():
         raise InvalidSettings(f"there is no journal in {folder}")
