@@ -123,8 +123,8 @@ def test_the_command_looks_first_then_pushes_and_simulates(shell: Shell, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--to", "recall"], "never goes to the queue that it came from"),
-        ([], "say where"),
+        (["--to", "recall"], "--to must name another queue"),
+        ([], "must be given"),
         (["--to", "a", "--consumers", "1"], "choose one"),
         (["--to", "a", "--speed", "0"], "greater than 0"),
     ],

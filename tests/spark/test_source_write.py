@@ -116,7 +116,7 @@ def test_spread_moves_due_times_into_the_window(spark: SparkSession, redis_url: 
     ("options", "problem"),
     [
         ({"url": ""}, "the option url is missing"),
-        ({"url": "memory:"}, "Spark's workers are others"),
+        ({"url": "memory:"}, "must not be a memory: store"),
         ({"colour": "red"}, "unknown option 'colour'"),
         ({"queue": ""}, "name a queue"),
         ({"maxJobsPerSecond": "100"}, "needs the option writers"),
