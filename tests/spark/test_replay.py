@@ -125,7 +125,7 @@ def test_the_command_looks_first_then_pushes_and_simulates(shell: Shell, tmp_pat
     [
         (["--to", "recall"], "--to must name another queue"),
         ([], "must be given"),
-        (["--to", "a", "--consumers", "1"], "choose one"),
+        (["--to", "a", "--consumers", "1"], "cannot be combined"),
         (["--to", "a", "--speed", "0"], "greater than 0"),
     ],
 )
