@@ -118,7 +118,12 @@ def test_a_planted_fault_is_found(name: str) -> None:
     assert check(history, JOURNALED, Drained(0, totals))[fault]
 
 
-FORGOTTEN = ("delivered after it was gone", "a lease is called lost before its end", "a total below what was accepted")
+FORGOTTEN = (
+    "gone, and nobody acked it",
+    "delivered after it was gone",
+    "a lease is called lost before its end",
+    "a total below what was accepted",
+)
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -20,7 +20,7 @@ import redis
 
 from duetime.stores.open import open_store
 from duetime.stores.registry import set_drain
-from tests.faults.blackbox.system import FAILOVERS, STORES, System
+from tests.faults.blackbox.system import FAILOVERS, STORES, StoreServer, System
 from tests.faults.losing_proxy import LosingProxy
 from tests.plugins import mysql_server, postgres_server
 from tests.plugins.mysql_server import MysqlServer
@@ -155,9 +155,7 @@ async def kill_store(system: System) -> None:
 
 @action("STOP and CONT the store", has_server)
 async def pause_store(system: System) -> None:
-    server = system.servers[0]
-    assert server._process is not None
-    await _pause([server._process.pid, *(pid for pid, parent, _ in processes() if parent == server._process.pid)])
+    await _pause(_tree(system.servers[0]))
 
 
 @action("cut the connections of the store", has_server)
@@ -397,24 +395,25 @@ async def fail_over(system: System) -> None:
 async def lose_primary(system: System) -> None:
     match system.topology:
         case SentinelSet() as servers:
-            primary = next(one for one in (servers.primary, servers.replica) if "master" in _role(one))
-            await _kill_lagging(primary)
-            other = servers.replica if primary is servers.primary else servers.primary
-            await until(lambda: "master" in _role(other))
+            replica, primary = sorted((servers.primary, servers.replica), key=lambda one: "master" in _role(one))
+            await _kill_lagging(primary, replica)
+            await until(lambda: "master" in _role(replica))
             await asyncio.to_thread(primary.start)
         case RedisCluster() as servers:
             for number, primary in enumerate(servers.primaries):
-                await _kill_lagging(primary)
+                await _kill_lagging(primary, servers.replicas[number])
                 await asyncio.to_thread(servers.fail_over, number)
                 await asyncio.to_thread(primary.start)
         case None:
             primary, standby = system.servers
             assert isinstance(primary, PostgresServer)
             assert isinstance(standby, PostgresServer)
+            _signal(_tree(standby), signal.SIGSTOP)
             with psycopg.connect(primary.url, autocommit=True) as connection:
                 connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
-            await asyncio.sleep(1.0)  # the standby comes back after 5 s
+            await asyncio.sleep(1.0)
             await asyncio.to_thread(primary.kill)
+            _signal(_tree(standby), signal.SIGCONT)
             await asyncio.to_thread(standby.promote)
 
 
@@ -445,6 +444,12 @@ async def _pause(pids: list[int]) -> None:
     _signal(pids, signal.SIGSTOP)
     await asyncio.sleep(HARM_S)
     _signal(pids, signal.SIGCONT)
+
+
+def _tree(server: StoreServer) -> list[int]:
+    """The process of a server and those that it has started."""
+    assert server._process is not None
+    return [server._process.pid, *(pid for pid, parent, _ in processes() if parent == server._process.pid)]
 
 
 def _signal(pids: list[int], number: signal.Signals) -> None:
@@ -526,11 +531,10 @@ def _role(server: RedisServer) -> str:
         return ""
 
 
-async def _kill_lagging(primary: RedisServer) -> None:
-    """For a second its replica is cut off again and again; then it dies with what the replica does not have."""
-    deadline = time.monotonic() + 1.0
-    while time.monotonic() < deadline:
-        with suppress(redis.ResponseError):
-            _redis(primary, "CLIENT", "KILL", "TYPE", "replica")
-        await asyncio.sleep(0.02)
+async def _kill_lagging(primary: RedisServer, replica: RedisServer) -> None:
+    """For a second the replica gets nothing; then the primary dies with what the replica does not have."""
+    replica.pause()
+    _redis(primary, "CLIENT", "KILL", "TYPE", "replica")
+    await asyncio.sleep(1.0)
     await asyncio.to_thread(primary.kill)
+    replica.resume()
