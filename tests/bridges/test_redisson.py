@@ -170,6 +170,18 @@ def test_a_value_that_the_codec_cannot_write_is_refused(redis_url: str, codec: s
         redisson.delayed_queue("mail").offer(value, "1s")
 
 
+def test_a_value_that_the_codec_cannot_read_is_not_lost(redis_url: str) -> None:
+    with Redisson(redis_url) as java:
+        java.blocking_queue("mail").offer("no json")
+        java.delayed_queue("mail").offer("no json", "1h")
+    with Redisson(redis_url, codec="json") as redisson:
+        for poll in (redisson.blocking_queue("mail").poll, redisson.delayed_queue("mail").poll):
+            with pytest.raises(InvalidRequest):
+                poll()
+        sizes = redisson.sizes("mail")
+        assert (sizes.ready, sizes.delayed, sizes.quarantined) == (0, 1, 1)
+
+
 def test_a_negative_delay_is_refused(redisson: Redisson) -> None:
     with pytest.raises(InvalidRequest):
         redisson.delayed_queue("mail").offer("x", -1)

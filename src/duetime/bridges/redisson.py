@@ -246,8 +246,9 @@ class RedissonDelayedQueue:
     def poll(self) -> Any | None:
         """Take the oldest element, due or not."""
         while (found := self._redis.call("LINDEX", self._keys.elements, 0)) is not None:
+            value = self._value(found)
             if self._remove(found):
-                return self._value(found)
+                return value
         return None
 
     def contains(self, value: Any) -> bool:
@@ -286,7 +287,9 @@ class RedissonBlockingQueue:
         self._redis.call("RPUSH", self._keys.values, self._codec.encode(value))
 
     def poll(self, timeout: Duration = 0) -> Any | None:
-        """Take the first value, or None if there is none in time."""
+        """Take the first value, or None if there is none in time. One that the codec cannot read is set aside, and
+        InvalidRequest is raised.
+        """
         deadline = time.monotonic() + duration_ms(timeout) / 1000
         while True:
             found = self._redis.call("LPOP", self._keys.values)
@@ -294,7 +297,11 @@ class RedissonBlockingQueue:
             if found is None and left > 0:
                 found = self._redis.wait_for([self._keys.values], min(left, CHECK_S))
             if found is not None:
-                return self._codec.decode(found)
+                try:
+                    return self._codec.decode(found)
+                except InvalidRequest:
+                    self._redis.call("RPUSH", self._keys.quarantine, found)
+                    raise
             if left <= 0:
                 return None
 
