@@ -1,8 +1,8 @@
 """`duetime pipeline run`: ingest, lifecycle, stats, audit and report, one after the other in one Spark session.
 
-A round is all of them once. What it did, how long each step took and what went wrong stands in a `Round`, which
-becomes a health file (JSON) and a metrics file (Prometheus' text format, for node_exporter's textfile collector): both
-are replaced whole. A step that fails ends its round, because the next ones build on it; the next round begins anew, and
+A round is all of them once. A `Round` says what it did, how long each step took and what went wrong. It becomes a
+health file (JSON) and a metrics file (Prometheus' text format, for node_exporter's textfile collector): both are
+replaced whole. A step that fails ends its round, because the next ones build on it; the next round begins anew, and
 each step goes on from what the lake says. Runs on the driver.
 """
 
@@ -92,7 +92,7 @@ def run_round(
     ended: Callable[[Round], None] = lambda made: None,
     watcher: RoundWatcher | None = None,
 ) -> Round:
-    """Run one round, and call `ended` with it. A DuetimeError ends the round and stands in its `problem`; so does any
+    """Run one round, and call `ended` with it. A DuetimeError ends the round and becomes its `problem`; so does any
     other error, which is raised after `ended` was called.
     """
     made = Round(number, SystemClock().now_ms())

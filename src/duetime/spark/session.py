@@ -1,8 +1,8 @@
 """A Spark session with the settings that Duetime's pipelines are measured with.
 
-Without a master the session runs on this machine: as many tasks at once as there are cores, on the loopback interface,
-without the web page. A cluster has its own settings; there only those that the pipelines rely on are set. Runs on the
-driver.
+Without a master the session runs on this machine: as many tasks in parallel as there are cores, on the loopback
+interface, without the web page. A cluster has its own settings; there only those that the pipelines rely on are set.
+Runs on the driver.
 """
 
 import hashlib
@@ -35,12 +35,12 @@ JAVA_VERSION = 17
 LOCAL_MASTER = "local[*]"
 LOCAL_GC = "-XX:+UseParallelGC"
 ARCHIVE_LOG = "-Xlog:cds*=off"
-"""Java tells of every class that it cannot archive, and of an archive that does not fit."""
+"""Java reports every class that it cannot archive, and an archive that does not fit."""
 JAVA_NOTICE = b"WARNING: "
 """How Java begins what it says about its own options; Spark's log begins with another word."""
 CONNECT_S = 10
 CONNECT_TASKS = 8
-"""A Connect server does not tell how many cores it has."""
+"""A Connect server does not report how many cores it has."""
 JAVA_HINT = (
     f"Spark needs a Java runtime, version {JAVA_VERSION} or newer: install Debian's openjdk-17-jre-headless "
     "(apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
@@ -137,12 +137,12 @@ def is_local(master: str) -> bool:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether Spark is behind Spark Connect: no context, no JVM at hand, and streams call back in another process."""
+    """Returns True over Spark Connect, which has no context and no JVM. Its streams call back in another process."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks can run at once, as far as Spark tells."""
+    """How many tasks can run in parallel, as far as Spark reports it."""
     return CONNECT_TASKS if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 

@@ -80,7 +80,7 @@ def read_selection(spark: SparkSession, selection: Selection) -> DataFrame:
 
 
 def _fails(rows: DataFrame, expression: str) -> Column:
-    """Whether evaluating the expression fails for a row. Spark has no general `try`, but try_to_binary answers null for
+    """True for rows for which the expression fails. Spark has no general `try`, but try_to_binary answers null for
     any error within its argument. Hashing or printing the value makes Spark compute all parts of it.
     """
     kind = rows.select(F.expr(expression)).schema[0].dataType.simpleString()

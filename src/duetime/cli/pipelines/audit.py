@@ -104,7 +104,7 @@ def law_text(audited: "Audited") -> str:
 
 
 def verdict_text(audited: "Audited") -> str:
-    """Whether it is sound, and what to do where the journal is not complete: then nothing is proved."""
+    """The verdict, and what to do if the journal is not complete: then nothing is proved."""
     if audited.is_sound:
         return f"{audited.verdict}: every accepted job is accounted for."
     if not audited.problems:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # --- interrupts
 #
-# Ctrl-C and TERM while Spark works: the command ends at once, its processes with it, with exit code 130.
+# Ctrl-C and TERM while Spark works: the command and its processes end immediately, with exit code 130.
 #
 # Spark and py4j report every call and task that is cut short with a page of stack trace each. The person
 # who pressed the keys does not need them, so they are silenced.

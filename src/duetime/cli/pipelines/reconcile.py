@@ -18,7 +18,7 @@ WORDS = {
     "pushed": "put back into the store",
     "repeated": "put back by another run at the same time",
     "expired": "closed as expired",
-    "adopted": "adopted: in the store, and nobody had been promised them",
+    "adopted": "adopted: in the store, but their push was never confirmed",
     "present": "found in the store after all",
     "superseded": "closed: a newer job has their id",
     "no_body": "NOT put back: the journal has lost their body",

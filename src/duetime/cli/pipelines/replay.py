@@ -35,7 +35,7 @@ class ReplayOptions:
     ] = None
     speed: Annotated[float, typer.Option(help="2 is twice as fast; gaps, delays and lives shrink alike.")] = 1.0
     bodies: Annotated[
-        bool, typer.Option("--bodies", help="Push the real bodies; else as many blanks, which harm nobody.")
+        bool, typer.Option("--bodies", help="Push the real bodies instead of blanks of the same length.")
     ] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would arrive, and how fast.")] = False
 

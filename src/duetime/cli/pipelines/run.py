@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class RunOptions:
     every: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Again and again, beginning so often, until interrupted."),
+        typer.Option(metavar="DURATION", help="Repeat at this interval until interrupted."),
     ] = None
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", parser=local_file, help="Write the report there at the end.")

@@ -188,7 +188,7 @@ class JournalNow:
                 "start it again, which makes it journal"
             )
         place = self._place(name)
-        is_batch = name.startswith(BATCH_NODE) and not place  # a server may be called batch, and tells its folder
+        is_batch = name.startswith(BATCH_NODE) and not place  # a server may be called batch, and registers its folder
         if name not in self.nodes:
             heard = f"registered, and nothing of it has arrived{place}"
         elif is_batch:
@@ -227,7 +227,7 @@ def read_until(
     """Read the journal again and again until no node is awaited or the time is up.
 
     What is still missing then is among the result's `problems`. `registered` is asked after each look: if the store was
-    wiped before its scan, living nodes tell it of all nodes before their next heartbeat.
+    wiped before its scan, living nodes register all nodes again before their next heartbeat.
     """
     deadline = time.monotonic() + wait.seconds
     tell_at = wait.seconds

@@ -87,7 +87,7 @@ class Audited:
 
     @property
     def verdict(self) -> str:
-        """The same words wherever it is told. Entries that are missing leave everything unproved."""
+        """The words that every output uses. Missing entries leave everything unproved."""
         return "Sound" if self.is_sound else "Not proved" if self.problems else "Not sound"
 
     def total(self, name: str) -> int:

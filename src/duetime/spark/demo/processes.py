@@ -72,7 +72,7 @@ class DemoProcess:
         self._process = None
 
     def kill(self) -> None:
-        """End at once, as a crash does."""
+        """End immediately, as a crash does."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()

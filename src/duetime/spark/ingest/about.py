@@ -23,7 +23,7 @@ PURGES = columns(pool=TEXT, namespace=TEXT, queue=TEXT, ts=LONG, reason=TEXT, ev
 
 
 class DamagedLines(Struct, frozen=True):
-    """`seq` is the number of the entry that stood on the line, 0 if the file's name does not tell."""
+    """`seq` is the number of the entry on that line, 0 if the file's name does not say."""
 
     file: str
     line: int

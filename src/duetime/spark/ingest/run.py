@@ -128,7 +128,7 @@ def _sealed(files: Files, folder: str, ended: Collection[str]) -> Iterator[Found
 
 
 def _is_known(path: str, nodes: Mapping[str, NodeState]) -> bool:
-    """Whether the lake has all entries that the names of a segment and its folder speak of."""
+    """Returns True if the lake has all entries that the names of a segment and its folder promise."""
     file = Path(path)
     segment, node = parse(file), nodes.get(file.parent.name)
     if segment is None or node is None:
@@ -196,7 +196,7 @@ def _publish(lake: Lake, staged: Staged, loaded: _Loaded) -> Ingested:
     nodes = known_nodes(lake, about)
     known = {name: nodes[name] for name, state in incoming.items() if name in nodes and state.overlaps(nodes[name])}
     if doubled or known:
-        # The ranges tell, not the table's rows: a vacuum may have removed old ones.
+        # The ranges decide, not the table's rows: a vacuum may have removed old ones.
         chosen = lake.events.stage(staged.read().transform(ingest.once).transform(ingest.without_known, known))
         before = rows
         incoming, rows, _ = extents(chosen.read())

@@ -1,8 +1,8 @@
-"""Writes a table's files where they stay, under names that no other run uses, and tells which of them count.
+"""Writes a table's files where they stay, under names that no other run uses, and returns those that count.
 
 Spark's usual write puts files aside and renames them, one after the other: on S3 each rename copies the file. Here the
 files are written once, by the commit protocol that Spark's own streaming sinks use: each task reports the files that
-it has closed, and only those of tasks that succeeded are answered. What a failed task leaves behind is named by nobody.
+it has closed, and only those of tasks that succeeded are returned. No manifest names what a failed task leaves behind.
 Nobody sees any of the files before a manifest names them. Runs on the driver; executors write the files.
 
 The protocol has no public door in PySpark, so the driver's JVM is asked for it. Over Spark Connect there is no such
@@ -111,7 +111,7 @@ def _write(
     gateway.ensure_callback_server_started(session.sparkContext._gateway)
     body = _Body(write)
     try:
-        # The name makes Spark tell its listeners how the query ended, which completes the Observations in it.
+        # The name makes Spark notify its listeners of the query's end, which completes the Observations in it.
         sql.SQLExecution.withNewExecutionId(query, jvm.scala.Option.apply("save"), body)
     except Exception as error:
         raise (body.error or error) from None

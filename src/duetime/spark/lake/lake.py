@@ -6,9 +6,10 @@
 
 A run writes its files in place, under names of its own, and then creates the next manifest, which lists every file of
 the table. Readers use the newest manifest only: they see all of a run or nothing of it, and a run that dies leaves
-nothing but files that nobody names. Manifests are numbered: of two runs that publish at once one wins, and the other
-raises `PublishConflict` and starts from what the first one made. A program that reads Parquet files without a manifest
-skips names that begin with an underscore, so it finds `current` alone. Runs on the driver; executors write the files.
+nothing but files that no manifest names. Manifests are numbered: of two runs that publish at the same time one wins,
+and the other raises `PublishConflict` and starts from what the first one made. A program that reads Parquet files
+without a manifest skips names that begin with an underscore, so it finds `current` alone. Runs on the driver; executors
+write the files.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -133,7 +134,7 @@ class Table:
         return self._spark.read.schema(self.schema).option("basePath", self.folder).parquet(*chosen)
 
     def stage(self, rows: DataFrame) -> "Staged":
-        """Write rows to files that nobody sees until they are published."""
+        """Write rows to files that no reader sees until they are published."""
         begun_at = SystemClock().now_ms()
         notes = f"{self.folder}/{STAGING}/{IdMaker().make()}"
         written = write_in_place(self._spark, rows, self.folder, files=self.files, notes=notes, options=self._options)

@@ -1,7 +1,7 @@
 """How complete the journal is: per node, which entries have been read, and whether more may come.
 
 A node numbers its entries from 1 without gaps, so missing entries can be counted. It writes a heartbeat every five
-seconds and `closed` when it stops, so a node whose entries do not arrive can be told from one that has none to write.
+seconds and `closed` when it stops, so a node whose entries do not arrive can be distinguished from an idle one.
 Pure; the ranges are kept in the manifest of `events`.
 """
 
@@ -47,11 +47,11 @@ class NodeState(Struct, frozen=True):
         return [*missing, (expected, up_to)] if up_to >= expected else missing
 
     def is_silent(self, pool: str, after: int) -> bool:
-        """Whether entries about what happened in the pool before `after` may still come."""
+        """Returns True if entries about what happened in the pool before `after` may still come."""
         return not self.closed and pool in self.beats and not self.has_beat(pool, after)
 
     def has_beat(self, pool: str, after: int) -> bool:
-        """Whether all entries about what happened in the pool before `after` have come."""
+        """Returns True if all entries about what happened in the pool before `after` have come."""
         return self.beats.get(pool, after) > after
 
     def overlaps(self, other: "NodeState") -> bool:

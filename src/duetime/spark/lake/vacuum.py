@@ -51,7 +51,7 @@ class _BatchEnd(Struct):
 
 
 def vacuum(lake: Lake, *, now_ms: int, keep_ms: int = 0, bodies_ms: int = 0, dry_run: bool = False) -> Vacuumed:
-    """Forget days after `keep_ms` and bodies after `bodies_ms`; 0 keeps them for ever.
+    """Forget days after `keep_ms` and bodies after `bodies_ms`; 0 keeps them.
 
     Safe to run again, also after a run that died. Raises PublishConflict if another run published meanwhile.
     """

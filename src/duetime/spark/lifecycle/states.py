@@ -111,7 +111,7 @@ def _states(steps: DataFrame) -> DataFrame:
     first_due = due & (F.col("attempt") == 0)
     promised = _is(Event.ACCEPTED, Event.REPLACED) & (F.col("attempt") == 0) & (F.col("reason_code") != REPEATED_CODE)
     tries = begins | (_is(Event.RESPAWNED) & (F.col("tries") > 0))
-    # A repeated entry tells again what happened before, and must never win over the entry that told it first.
+    # A repeated entry is about the past, and must never win over the original entry.
     again = F.col("reason_code") == REPEATED_CODE
     acked_again = acked & again
     ts, order, rank = F.when(again, F.col("born")).otherwise(F.col("ts")), F.col("order"), F.col("rank")
@@ -160,7 +160,7 @@ def _states(steps: DataFrame) -> DataFrame:
 
 
 def _is(*events: Event) -> Column:
-    """Whether a step is one of these events."""
+    """True for steps of these events."""
     return F.col("kind").bitwiseAND(sum(KINDS[event] for event in events)) != 0
 
 

@@ -48,7 +48,7 @@ class PushedRows(Struct, frozen=True):
 
 
 class RowProgress:
-    """Counts what one task pushed. `folder` is where it is written, empty where nobody looks."""
+    """Counts what one task pushed. `folder` is where it is written, empty if progress is not shown."""
 
     def __init__(self, folder: str, name: str) -> None:
         self._path = LocalFiles().path(folder) / name if folder else None

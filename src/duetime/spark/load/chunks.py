@@ -2,7 +2,7 @@
 
 A step is at most STEP_JOBS jobs or STEP_BYTES of bodies of one queue with the same options. Where a file is cut depends
 on its rows alone, not on the batches in which Spark hands them over: the same file gives the same steps with the same
-numbers for ever, and the marks of `schedule` rely on that. Runs on executors.
+numbers each time, and the marks of `schedule` rely on that. Runs on executors.
 """
 
 import hashlib

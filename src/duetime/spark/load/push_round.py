@@ -1,7 +1,7 @@
 """Pushing what a batch accepted: the second Spark job of `schedule`.
 
 The first round pushes the accepted files. Its marks make it repeatable, until they are gone: after a week, or with a
-store that was wiped. Then nobody knows what was pushed, until a reconcile has read the whole journal. The round after
+store that was wiped. Then it is unknown what was pushed, until a reconcile has read the whole journal. The round after
 it compares the accepted rows with the jobs that are known by now (`known_jobs`), writes down what is missing, and
 pushes that with marks of its own. Runs on the driver.
 """
@@ -48,9 +48,9 @@ from duetime.stores.base import StoreInfo
 #
 # The jobs that are known since a batch was first pushed, for a batch whose marks are gone. Runs on the driver.
 #
-# A row that was pushed is a job in the store, or the journal tells how that job ended. The journal is read up to this
+# A row that was pushed is a job in the store, or the journal has the end of that job. The journal is read up to this
 # moment, because jobs that the reconcile found in the store may have been acked since. The reconcile's plan is read
-# as well: it names the jobs in the store of which no entry told.
+# as well: it names the jobs in the store that have no entry.
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def _read_journal(lake: Lake, reconcile: ReconcileRun, options: LoadOptions, asi
 
 
 async def _registered(options: LoadOptions) -> Mapping[str, RegisteredNode]:
-    """The nodes of the journal; a server tells them to everybody who may read the namespace."""
+    """The nodes of the journal; a server shows them to all who may read the namespace."""
     async with AsyncStoreLink.open(options.store_url, options.token) as link:
         return await link.send(store_calls.journal_nodes(options.namespace))
 
@@ -235,7 +235,7 @@ def _push_files(
         files = {
             file: FilePart(number, journal.node, first, rows) for number, (file, first, rows) in enumerate(numbered)
         }
-    # Spark Connect does not tell how many tasks run at a time, so all tasks share the cap.
+    # Spark Connect does not report how many tasks run at a time, so all tasks share the cap.
     writers = len(paths) if is_connect(spark) else min(len(paths), parallelism(spark))
     marks = f"{options.batch}/{name}" if name else options.batch
     pusher = FilePusher(

@@ -206,7 +206,7 @@ def _checked(answer: Moved | DuetimeError | None) -> Moved | None:
 
 
 class Pacer:
-    """Lets so many jobs pass in a second; time that was not used is not made up for later."""
+    """Limits the jobs per second; unused capacity is not saved for later."""
 
     def __init__(self, jobs_per_second: float) -> None:
         self._rate = jobs_per_second

@@ -5,7 +5,7 @@ delivered. So a store that has lost nothing is not changed, and no run makes a c
 left alone if a finish made it whole, or if the job that follows from it is known, to the journal or to the store.
 
 A job whose finish found it gone was done by a consumer while the store was wiped. If all jobs of a join are done and
-one of them is such a job, nobody is left to push what follows: that job is put back, and delivered once more.
+one of them is such a job, no task is left to push what follows: that job is put back, and delivered once more.
 DataFrame -> DataFrame.
 """
 
@@ -69,7 +69,7 @@ def done(finished: DataFrame, jobs: DataFrame, scanned: Scanned) -> DataFrame:
 
 def counts(done: DataFrame, scanned: Scanned) -> DataFrame:
     """JOIN_KEY, `count` and `left_ms` of each join that still counts; `again` is the `id` and `born` of the job that is
-    to be put back so that somebody finishes the join, null if other jobs are left to do that.
+    to be put back so that it finishes the join, null if other jobs are left to do that.
     """
     join = Window.partitionBy(*JOIN_KEY)
     # Where the store stopped counting for lack of finishes, it began anew.

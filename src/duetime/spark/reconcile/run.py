@@ -1,6 +1,6 @@
 """The pipeline `reconcile`: audit, then repair.
 
-The order is what makes it safe beside live traffic. (1) Scan the store, and note its time S at the end. (2) Read the
+The order makes it safe during live traffic. (1) Scan the store, and note its time S at the end. (2) Read the
 journal until every known node has written everything up to S without a gap, or is closed; else stop and name the node.
 (3) Find what was accepted, has not ended and is not in the scan. (4) Ask the store once more, by id, and push what is
 still missing with keep, each job with a mark of its own, so that any number of runs may overlap; before that, raise
@@ -127,7 +127,7 @@ def run_reconcile(
     assume_lost: Sequence[str] = (),
     on_step: OnStep = lambda step: None,
 ) -> Reconciled:
-    """Raises JournalIncomplete with the names of the nodes that stand in the way; nothing was done then."""
+    """Raises JournalIncomplete with the names of the nodes whose entries are missing; nothing was done then."""
     run = IdMaker().make()
     instance = f"reconcile-{run}"
     files = files_for(lake.spark, journal)
@@ -234,7 +234,7 @@ def _jobs_found_gone(lake: Lake, evidence: Evidence, finished: DataFrame) -> Dat
 
 def _bodies(lake: Lake, evidence: Evidence, lost: DataFrame, aside: str) -> DataFrame:
     """The bodies of lost jobs, from the days on which these were accepted. The other days are only read for jobs whose
-    body is not there: the first entry was lost, and a later one told it again.
+    body is not there: the first entry was lost, and a later one repeats it.
     """
     now, days = evidence.journal, reconcile.body_days(lost)
     named = lake.events.read(manifest=now.manifest, only=lambda file: file.date in days).unionByName(now.late)

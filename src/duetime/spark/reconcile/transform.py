@@ -80,7 +80,7 @@ def bodies_of(events: DataFrame, lost: DataFrame) -> DataFrame:
 
 
 def body_days(lost: DataFrame) -> set[str]:
-    """The days on which these jobs were accepted, as far as `jobs` tells."""
+    """The days on which these jobs were accepted, as far as `jobs` says."""
     at = F.explode(F.array("born", "accepted_at"))
     days = lost.select(at.alias("at")).select(F.to_date(F.timestamp_millis("at")).alias("day")).distinct()
     return {str(row["day"]) for row in days.collect()}

@@ -109,7 +109,7 @@ def _job(arrival: Arrival, speed: float, job_id: str) -> NewJob:
 
 # --- the simulation
 #
-# A simulator for capacity tests: so many consumers, one job each at a time, in the order in which jobs fall due.
+# A simulator for capacity tests: a number of consumers, one job each at a time, in the order in which jobs fall due.
 #
 # No store and no waiting: an hour of the past takes a moment. It is the best that such consumers could do, because
 # taking and acking a job costs nothing here.

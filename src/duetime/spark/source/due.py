@@ -74,7 +74,7 @@ class DueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Reserve the next micro-batch. Spark has committed those up to `start`, but it tells so only when another
+        """Reserve the next micro-batch. Spark has committed those up to `start`, but it reports that only when another
         one follows, so the jobs of the last one are acked here.
         """
         self.commit(start)

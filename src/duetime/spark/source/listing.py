@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
         return (job.due_at, job.id) > (self.first, self.after_id) and not self.is_past(job)
 
     def is_past(self, job: Job) -> bool:
-        """Whether the job comes after the end."""
+        """Returns True if the job comes after the end."""
         return job.due_at > self.last or (
             job.due_at == self.last and self.last_id is not None and job.id > self.last_id
         )

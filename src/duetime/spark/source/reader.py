@@ -116,7 +116,7 @@ class StoreReader(DataSourceReader):
         return Pushdown(self)
 
     def takes(self, one: "Filter") -> bool:
-        """Whether the store can apply this filter exactly; if so, it narrows what is read."""
+        """Returns True if the store can apply this filter exactly, and narrows what is read."""
         match one:
             case EqualTo(attribute, value) if attribute in NAMES:
                 self._narrow(attribute[0], {value})

@@ -163,7 +163,7 @@ def fair_shares(waiting: Mapping[str, int], room: int, *, turn: int) -> dict[str
     not need goes to the others, so that a busy node cannot keep the others from being read.
 
     What an equal division leaves goes to single nodes, beginning with another one at each `turn`, the number of entries
-    read so far: nobody is left out for ever, even if there are more nodes than room.
+    read so far: every node gets its turn, even if there are more nodes than room.
     """
     shares: dict[str, int] = {}
     for index, node in enumerate(sorted(waiting, key=waiting.__getitem__)):

@@ -38,7 +38,7 @@ def minute_stats(events: DataFrame, jobs: DataFrame, *, step_ms: int = MINUTE_MS
 
 
 def merged(stats: DataFrame, keys: Sequence[str], step_ms: int | None = None) -> DataFrame:
-    """Rows of `stats` added up by these keys, and by steps of so many milliseconds (as `minute_at`) if given.
+    """Rows of `stats` added up by these keys, and by steps of `step_ms` milliseconds (as `minute_at`) if given.
 
     Every sum and percentile is what it would be had the rows been one from the start.
     """
@@ -62,7 +62,7 @@ def _happenings(events: DataFrame) -> DataFrame:
     of_jobs = ~F.col("event").isin([event.value for event in OF_NODES])
     # A job that reconcile put back has an attempt above 0; it was accepted, and counted, before.
     put_back = F.col("event").isin(Event.ACCEPTED.value, Event.REPLACED.value) & (F.col("attempt") > 0)
-    # What a repeated entry tells was counted before, unless a crash lost the first entry.
+    # A repeated entry was counted before, unless a crash lost the first entry.
     happened = of_jobs & ~put_back & (F.col("reason") != REPEATED)
     return events.where(happened).select(*QUEUE, F.col("ts").alias("at"), "event", "status", *unmeasured)
 

@@ -72,7 +72,7 @@ T = TypeVar("T")
 _Part = tuple[Sequence[int], Pushed | DuetimeError]
 """The positions of some jobs of a request, and the answer for them."""
 _Share = tuple[bool, int, Sequence[int]]
-"""Whether it goes to cold, the number of the request, and the positions of its jobs."""
+"""True if it goes to cold, the number of the request, and the positions of its jobs."""
 
 
 class TieredStore(ForwardingStore):
