@@ -18,6 +18,7 @@ from duetime.bridges import delayqueue
 from duetime.bridges.delayqueue import DelayQueue
 from duetime.bridges.lmstfy import Lmstfy, LmstfyDeadLetters
 from duetime.bridges.relay import Relay, bury
+from duetime.model.errors import StoreUnavailable
 from duetime.model.names import Queue
 from tests.bridges.laravel_peer import execute, own_database
 from tests.e2e.shell import Shell, program
@@ -100,9 +101,14 @@ def test_a_relay_of_lmstfy_that_dies_before_the_end_of_a_batch_leaves_no_bodies(
     """Bodies are deleted before the batch that would find them again."""
     add_lmstfy(theirs, "0" * 26, b"plain")
     lmstfy = Lmstfy(redis_url)
-    forget, lmstfy._redis.forget = lmstfy._redis.forget, lambda *_: None  # type: ignore[method-assign]
+
+    def die(*_: object) -> None:
+        raise StoreUnavailable("killed")
+
+    forget, lmstfy._redis.forget = lmstfy._redis.forget, die  # type: ignore[method-assign]
     with duetime.connect(store, namespace="shop") as client:
-        assert Relay(lmstfy, client)._fetch("shop/mail", Queue("shop", "mail")) == 1
+        with pytest.raises(StoreUnavailable, match="killed"):
+            Relay(lmstfy, client)._fetch("shop/mail", Queue("shop", "mail"))
         assert theirs.keys("j/*") == []
         lmstfy._redis.forget = forget  # type: ignore[method-assign]
         assert Relay(lmstfy, client).to_duetime("shop/mail", Queue("shop", "mail"), follow=False) == 1
