@@ -240,9 +240,7 @@ class SqliteStore(SqlStore):
             self._announce(announcement)
 
     async def _read_meta(self) -> Meta:
-        return await self._read_if_changed(
-            "meta", None, lambda: self._read(lambda step: Meta(*step.fetch_one("get_meta")))
-        )
+        return await self._read_if_changed("meta", None, partial(self._read, _read_meta))
 
     # --- how steps run
 
@@ -302,9 +300,10 @@ class SqliteStore(SqlStore):
         takes no write lock.
         """
         if not self._has_written and 0 <= self._clock.now_ms() - self._swept_at < SWEEP_EVERY_MS:
-            next_at = await self._read_if_changed("next reap", None, lambda: self._read(verbs.next_reap))
-            if next_at is None or next_at > self._clock.now_ms():
-                return Reaped({}, next_at, self._clock.now_ms())
+            next_at = await self._read_if_changed("next reap", None, partial(self._read, verbs.next_reap))
+            now = self._clock.now_ms()
+            if next_at is None or next_at > now:
+                return Reaped({}, next_at, now)
         reaped = await self._write(lambda step: verbs.reap(step, limit))
         if not reaped.moved and (reaped.next_at is None or reaped.next_at > reaped.now):
             self._has_written, self._swept_at = False, reaped.now
@@ -351,6 +350,10 @@ class SqliteRegistry(SqlRegistry):
 
     async def changes(self, since: int = 0) -> Changes:
         return await self._read_if_changed("registry", since, partial(super().changes, since))
+
+
+def _read_meta(step: Step) -> Meta:
+    return Meta(*step.fetch_one("get_meta"))
 
 
 def _open_connection(step: Step) -> None:
