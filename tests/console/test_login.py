@@ -67,6 +67,7 @@ def test_a_wrong_password_is_refused_in_the_same_words_as_an_unknown_user(visito
     assert wrong.status_code == unknown.status_code == 401
     assert "Wrong user name or password" in wrong.text
     assert "Wrong user name or password" in unknown.text
+    assert 'value="nobody"' in unknown.text  # what was typed is kept
     assert visitor.get("").url.path == "/console/login"
 
 

@@ -54,6 +54,7 @@ from duetime.console.users import ConsoleUsers, Role
 from duetime.console.visit import FOLDER, LANGUAGE, ROOT, ConsoleServices, Visit, link, make_environment
 from duetime.http.exchange import ClientGone
 from duetime.model.errors import DuetimeError, Forbidden, NotFound
+from duetime.model.topic import Status
 from duetime.protocols.local_guard import OTHER_SITE, is_same_origin, local_only
 
 log = logging.getLogger("duetime.console")
@@ -156,11 +157,11 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/do/schedule", schedules.put_schedule, Role.OPERATOR, schedules.show_schedule),
     ConsoleRoute("/do/run-schedule", schedules.run_schedule, Role.OPERATOR),
     ConsoleRoute("/do/backfill", schedules.backfill_schedule, Role.OPERATOR, schedules.show_backfill),
-    ConsoleRoute("/do/pause-schedule", schedules.pause_schedule, Role.OPERATOR),
-    ConsoleRoute("/do/resume-schedule", schedules.resume_schedule, Role.OPERATOR),
+    ConsoleRoute("/do/pause-schedule", partial(schedules.set_paused, paused=True), Role.OPERATOR),
+    ConsoleRoute("/do/resume-schedule", partial(schedules.set_paused, paused=False), Role.OPERATOR),
     ConsoleRoute("/do/delete-schedule", schedules.delete_schedule, Role.OPERATOR),
-    ConsoleRoute("/do/pause", queues.pause, Role.OPERATOR),
-    ConsoleRoute("/do/resume", queues.resume, Role.OPERATOR),
+    ConsoleRoute("/do/pause", partial(queues.set_paused, paused=True), Role.OPERATOR),
+    ConsoleRoute("/do/resume", partial(queues.set_paused, paused=False), Role.OPERATOR),
     ConsoleRoute("/do/rules", queues.change_rules, Role.OPERATOR, queues.show_queue),
     ConsoleRoute("/do/purge", queues.purge, Role.OPERATOR),
     ConsoleRoute("/do/cancel", job.cancel, Role.OPERATOR),
@@ -175,19 +176,19 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/do/add-topic", topics.add_topic, Role.OPERATOR, topics.show_new_topic),
     ConsoleRoute("/do/try-topic", topics.try_topic, Role.OPERATOR, topics.show_new_topic),
     ConsoleRoute("/do/edit-topic", topics.edit_topic, Role.OPERATOR, topics.show_topic),
-    ConsoleRoute("/do/online", topics.set_online, Role.OPERATOR),
-    ConsoleRoute("/do/offline", topics.set_offline, Role.OPERATOR),
+    ConsoleRoute("/do/online", partial(topics.set_status, status=Status.ONLINE), Role.OPERATOR),
+    ConsoleRoute("/do/offline", partial(topics.set_status, status=Status.OFFLINE), Role.OPERATOR),
     ConsoleRoute("/do/remove-topic", topics.remove_topic, Role.OPERATOR),
     ConsoleRoute("/do/test-topic", topics.test_topic, Role.OPERATOR),
     ConsoleRoute("/do/check-condition", topics.check_condition, Role.OPERATOR),
     ConsoleRoute("/do/restart-workers", workers.restart_workers, Role.OPERATOR),
-    ConsoleRoute("/do/pause-workers", workers.pause_workers, Role.OPERATOR),
-    ConsoleRoute("/do/resume-workers", workers.resume_workers, Role.OPERATOR),
+    ConsoleRoute("/do/pause-workers", partial(workers.set_paused, paused=True), Role.OPERATOR),
+    ConsoleRoute("/do/resume-workers", partial(workers.set_paused, paused=False), Role.OPERATOR),
     ConsoleRoute("/do/add-store", everywhere(stores.add_store), Role.ADMIN, everywhere(stores.show_stores)),
     ConsoleRoute("/do/remove-store", everywhere(stores.remove_store), Role.ADMIN),
     ConsoleRoute("/do/remove-pool", everywhere(stores.remove_pool), Role.ADMIN),
-    ConsoleRoute("/do/drain", everywhere(stores.drain), Role.ADMIN),
-    ConsoleRoute("/do/undrain", everywhere(stores.undrain), Role.ADMIN),
+    ConsoleRoute("/do/drain", everywhere(partial(stores.switch_drain, drains=True)), Role.ADMIN),
+    ConsoleRoute("/do/undrain", everywhere(partial(stores.switch_drain, drains=False)), Role.ADMIN),
     ConsoleRoute("/do/add-address", alerts.add_address, Role.ADMIN, alerts.show_alerts),
     ConsoleRoute("/do/remove-address", alerts.remove_address, Role.ADMIN),
     ConsoleRoute("/do/mail-server", alerts.set_mail_server, Role.ADMIN, alerts.show_mail),

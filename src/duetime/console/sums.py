@@ -22,7 +22,7 @@ Sees = Callable[[str, str], bool]
 Place = tuple[str, Queue]
 
 EVERY_S = 30.0
-SHARE = 400
+SHARE = 100
 """Sums are used for at least this many times as long as it took to add them up."""
 HOURS = 24
 HOUR_MS = 3_600_000

@@ -268,15 +268,7 @@ async def _due_bars(visit: Visit, pool: str, queue: Queue, now: int, span: str) 
 # --- actions
 
 
-async def pause(visit: Visit) -> Response:
-    return await _switch(visit, paused=True)
-
-
-async def resume(visit: Visit) -> Response:
-    return await _switch(visit, paused=False)
-
-
-async def _switch(visit: Visit, *, paused: bool) -> Response:
+async def set_paused(visit: Visit, *, paused: bool) -> Response:
     queue = visit.queue()
     await visit.engine().configure(queue, RulesChange(paused=paused))
     action = "pause" if paused else "resume"

@@ -255,15 +255,7 @@ async def backfill_schedule(visit: Visit) -> Response:
     return visit.go(link("schedules"), detail)
 
 
-async def pause_schedule(visit: Visit) -> Response:
-    return await _set_paused(visit, paused=True)
-
-
-async def resume_schedule(visit: Visit) -> Response:
-    return await _set_paused(visit, paused=False)
-
-
-async def _set_paused(visit: Visit, *, paused: bool) -> Response:
+async def set_paused(visit: Visit, *, paused: bool) -> Response:
     (namespace, name), schedules = _place(visit), Schedules(visit.engine())
     shown = await (schedules.pause(namespace, name) if paused else schedules.resume(namespace, name))
     await visit.log("pause-schedule" if paused else "resume-schedule", f"{namespace}/{name}")

@@ -53,16 +53,8 @@ def _members(url: str) -> list[tuple[str, str, bool]]:
     return [(name, mask(address), drains) for name, address, drains in group_members(url)]
 
 
-async def drain(visit: Visit) -> Response:
-    """Let a member of a group take no new jobs; what it has is delivered."""
-    return await _set_drain(visit, drains=True)
-
-
-async def undrain(visit: Visit) -> Response:
-    return await _set_drain(visit, drains=False)
-
-
-async def _set_drain(visit: Visit, *, drains: bool) -> Response:
+async def switch_drain(visit: Visit, *, drains: bool) -> Response:
+    """Let a member of a group take no new jobs, or take them again; what it has is delivered."""
     pool, member = visit.pool(), visit.field("member")
     members = group_members(visit.parts.pools.urls.get(pool, ""))
     if member not in [name for name, _, _ in members]:

@@ -352,15 +352,7 @@ async def edit_topic(visit: Visit) -> Response:
     return visit.go(queue_link(place.pool, place.queue, "topic"), visit.say("topic.saved", topic=place.queue.name))
 
 
-async def set_online(visit: Visit) -> Response:
-    return await _set(visit, Status.ONLINE)
-
-
-async def set_offline(visit: Visit) -> Response:
-    return await _set(visit, Status.OFFLINE)
-
-
-async def _set(visit: Visit, status: Status) -> Response:
+async def set_status(visit: Visit, *, status: Status) -> Response:
     place = _place(visit)
     await visit.parts.topics.set_status(place, status)
     await visit.log(f"topic-{status}", place.queue)

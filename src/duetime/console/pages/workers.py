@@ -130,16 +130,8 @@ async def restart_workers(visit: Visit) -> Response:
     return visit.go(text=visit.say("workers.restarting", namespace=namespace))
 
 
-async def pause_workers(visit: Visit) -> Response:
-    """Workers of the namespace finish their jobs and take no new ones. Other consumers go on."""
-    return await _set_pause(visit, paused=True)
-
-
-async def resume_workers(visit: Visit) -> Response:
-    return await _set_pause(visit, paused=False)
-
-
-async def _set_pause(visit: Visit, *, paused: bool) -> Response:
+async def set_paused(visit: Visit, *, paused: bool) -> Response:
+    """Workers of the namespace finish their jobs and take no new ones, or go on. Other consumers always go on."""
     namespace, registry = _namespace(visit), visit.engine().store.registry
     name = counter_name(namespace, PAUSES)
     # Only the sign counts, so two who click at once do not undo each other.
