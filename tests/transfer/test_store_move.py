@@ -133,7 +133,7 @@ async def test_round_trip_through_every_store(stores: Callable[[str], Any]) -> N
     for kind in ("redis", "postgres", "group", "mysql", "sqlite"):
         target = await stores(kind)
         report = await move(source, target)
-        assert (report.problems, report.left, report.moved, report.is_whole) == ([], 0, 1206, True), kind
+        assert (report.problems, report.left, report.moved, report.is_complete) == ([], 0, 1206, True), kind
         assert await everything(target) == before, kind
         assert (await everything(source))["jobs"] == {}
         assert list(await target.check()) == []
@@ -162,7 +162,7 @@ async def test_a_move_that_breaks_anywhere_is_finished_by_the_next_and_doubles_n
                 seen += await consume(end)
                 report = await move(source, target)
             seen += await consume(end)
-            assert report.is_whole
+            assert report.is_complete
             assert sorted(seen) == sorted(f"{n:02}" for n in range(30)), (at, lost)
             [counts, dead] = await end.counts([QUEUE, OTHER])
             assert (counts.total, dead.dead, dead.total) == (0, 1, 1)
@@ -212,7 +212,7 @@ async def test_a_job_that_changes_while_it_is_copied_arrives_as_it_became() -> N
     meddled: list[bool] = []
     target.push = meddle  # type: ignore[method-assign]
     report = await move(source, target)
-    assert report.is_whole
+    assert report.is_complete
     left = {job.id: (job.body, job.due_at) for job in (await target.list_jobs(QUEUE, State.DELAYED)).jobs}
     assert left["rescheduled"] == (b"old", now + 5 * HOUR)
     assert left["replaced"][0] == b"new"
@@ -304,12 +304,12 @@ async def test_an_id_that_both_stores_have_stays_at_the_source_until_one_of_them
     await asyncio.sleep(0.002)
     await target.push(QUEUE, [Push([NewJob("a", b"there")])])
     report = await move(source, target)
-    assert (report.moved, report.left, report.is_whole) == (1, 1, False)
+    assert (report.moved, report.left, report.is_complete) == (1, 1, False)
     assert "another job with this id" in report.problems[0]
     assert (await move(source, target)).left == 1
     await target.cancel(QUEUE, ["a"])
     again = await move(source, target)
-    assert (again.moved, again.left, again.is_whole) == (1, 0, True)
+    assert (again.moved, again.left, again.is_complete) == (1, 0, True)
     bodies = {job.id: job.body for job in (await target.list_jobs(QUEUE, State.READY)).jobs}
     assert bodies == {"a": b"here", "b": b"here"}
 
@@ -334,7 +334,7 @@ async def test_a_group_of_which_some_are_done_and_one_is_held_ends_at_the_target
     # A member at the target would be counted without the one that is held here.
     assert not await is_there(target, "g~>2")
     await source.finish(QUEUE, [Finish(held.lease, join=JOIN)])
-    assert (await moving).is_whole
+    assert (await moving).is_complete
     await target.cancel(QUEUE, ["other"])
     await finish_one(target)
     assert [job.id for job in (await target.list_jobs(QUEUE, State.READY)).jobs] == ["g~>then"]
@@ -356,7 +356,7 @@ async def test_leased_jobs_are_waited_for() -> None:
     await source.ack(QUEUE, [leases["acked"]])
     await source.release(leases["released"], 0, "busy")
     report = await moving
-    assert (report.is_whole, report.moved) == (True, 1)
+    assert (report.is_complete, report.moved) == (True, 1)
     [job] = (await target.list_jobs(QUEUE, State.READY)).jobs
     assert (job.id, job.attempt, job.tries - job.used) == ("released", 1, 2)
 
@@ -365,7 +365,7 @@ async def test_a_store_moved_there_and_back_serves_again() -> None:
     one, two = MemoryStore(), MemoryStore()
     await one.push(QUEUE, [Push([NewJob("a", b"x")])])
     for source, target in ((one, two), (two, one), (one, two), (two, one)):
-        assert (await move(source, target)).is_whole
+        assert (await move(source, target)).is_complete
         assert (await source.configure(QUEUE)).paused
         assert not (await target.configure(QUEUE)).paused
     assert await consume(one) == ["a"]
