@@ -1,6 +1,5 @@
 """The session: found Java, settings, no noise."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -77,20 +76,22 @@ def test_settings_of_the_session_by_options() -> None:
         SparkOptions(conf=["spark.x"]).settings()
 
 
-def test_the_second_session_starts_from_the_archive_that_the_first_one_wrote(tmp_path: Path) -> None:
-    """Two processes at once write it, and the next one maps it."""
+def test_sessions_start_from_the_archive_that_the_second_one_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes write it at the same time, and the next one maps it."""
+    monkeypatch.setenv("JAVA_HOME", str(find_java().resolve().parent.parent))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert session.class_archive_options() == "", "the first session cannot know whether the folder is kept"
     code = """
 from duetime.spark.session import open_session
 spark = open_session("test", master="local[1]")
 print(open(f"/proc/{spark._jvm.java.lang.ProcessHandle.current().pid()}/maps").read().count(".jsa"))
 spark.stop()
 """
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
 
     def start() -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def mapped(process: "subprocess.Popen[str]") -> int:
         # Standard error ends when the JVM does, which has written the archive by then.
@@ -100,7 +101,7 @@ spark.stop()
 
     first = [start(), start()]
     usual = {mapped(one) for one in first}
-    [archive] = (tmp_path / "duetime").iterdir()
+    [archive] = (tmp_path / "duetime").glob("*.jsa")
     assert archive.read_bytes()[:4] != bytes(4)
     assert mapped(start()) > max(usual)
 
@@ -113,6 +114,7 @@ spark.stop()
 def test_without_a_cache_folder_there_is_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(find_java().resolve().parent.parent))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert session.class_archive_options() == ""
     assert "-XX:ArchiveClassesAtExit" in session.class_archive_options()
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

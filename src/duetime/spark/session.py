@@ -179,9 +179,10 @@ def java_options(*, local: bool) -> str:
 def class_archive_options() -> str:
     """The JVM's options for an archive of Spark's loaded classes, which takes half of the work out of its start.
 
-    The first JVM writes the archive when it ends, and the next ones use it. The archive is in the user's cache folder,
-    with a name for each Java and each Spark; a JVM ignores one that does not fit, or is not complete because its writer
-    is still at work or was killed: the header is written last. There is no option where the folder cannot be written.
+    The second session of a user writes the archive when its JVM ends, and the next ones use it: the first one cannot
+    know that the cache folder is kept, which that of a container is not. A name stands for one Java and one Spark. A
+    JVM ignores an archive that does not fit, or is not complete because its writer is still at work or was killed: the
+    header is written last. There is no option where the folder cannot be written.
     """
     java, spark = Path(os.environ["JAVA_HOME"]).resolve(), Path(pyspark.__file__).resolve().parent
     if not (java / "lib" / "server" / "classes.jsa").is_file():  # the archive is an addition to Java's own
@@ -198,9 +199,13 @@ def class_archive_options() -> str:
         is_complete = False
     if is_complete:
         return f"{ARCHIVE_LOG} -XX:SharedArchiveFile={archive}"
+    first = archive.with_suffix(".first")
+    if first.exists() and os.access(cache, os.W_OK):
+        return f"{ARCHIVE_LOG} -XX:ArchiveClassesAtExit={archive}"
     with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
-    return f"{ARCHIVE_LOG} -XX:ArchiveClassesAtExit={archive}" if os.access(cache, os.W_OK) else ""
+        first.touch()
+    return ""
 
 
 @contextmanager
