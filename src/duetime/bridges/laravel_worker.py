@@ -110,9 +110,10 @@ class ReservedJobs:
         raise InvalidSettings("Laravel jobs have no follow-up jobs")
 
     async def _end(self, lease: Lease, event: Event, end: Callable[[ReservedJob], bool]) -> Moved | DuetimeError:
-        job = self._jobs[lease]
-        was_held = await asyncio.to_thread(end, job)
-        del self._jobs[lease]
+        # One that is not known ended in an earlier call for several jobs, of which another one failed.
+        job = self._jobs.get(lease)
+        was_held = job is None or await asyncio.to_thread(end, job)
+        self._jobs.pop(lease, None)
         if not was_held:
             return LeaseLost(f"reservation of Laravel job {lease.id!r} was lost")
         return Moved(event, lease.id, lease.born, lease.attempt)
@@ -240,7 +241,11 @@ class LaravelWorker:
             if job.is_ended:
                 self._leases.drop(lease)
             else:
-                self._leases.ack(lease)
+                # The job keeps its place until it is deleted, so a crash repeats no more jobs than run at once.
+                answered = asyncio.get_running_loop().create_future()
+                self._leases.ack(lease, answered.set_result)
+                if isinstance(answer := await answered, DuetimeError):
+                    log.warning("not_acked", extra={"job": lease.id, "error": answer.message})
 
     def _had_exceptions(self, payload: LaravelPayload) -> bool:
         """Counts one more. A cache that is away counts none."""
