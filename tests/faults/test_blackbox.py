@@ -60,10 +60,6 @@ Plant = Callable[[History], object]
 PLANTED: dict[str, tuple[str, Plant]] = {
     "accepted and never delivered": ("lost", lambda h: h.pushes.append(Push("e", 1000, 1010, 0, OK, (1005,)))),
     "delivered and never finished": ("lost", lambda h: h.finishes.pop(0)),
-    "gone, and nobody acked it": (
-        "lost",
-        lambda h: h.finishes.__setitem__(0, Finish("ack", "a", 1001, 1, 1520, GONE)),
-    ),
     "delivered before its delay is over": (
         "early",
         lambda h: h.deliveries.__setitem__(0, Delivery("a", 1001, 1, 1400, 1499, 3510)),

@@ -49,6 +49,7 @@ class Round:
     harmed_at: int = 0
     healed_at: int = 0
     left: int = -1
+    totals: dict[str, int] = field(default_factory=dict[str, int])
     restored: int = 0
     """Jobs that the store had lost, and that reconcile put back."""
     undone: list[str] = field(default_factory=list[str])
@@ -108,6 +109,12 @@ async def run_round(system: System, name: str, queue: Queue, load: Load, *, load
             one.restored = await system.reconcile()
             one.left = await _drain(load)
         load.is_over.set()
+    store = await open_store(system.url)
+    try:
+        [total] = await store.totals([queue])
+        one.totals = msgspec.structs.asdict(total.running)
+    finally:
+        await store.close()
     return one
 
 
@@ -126,11 +133,10 @@ async def _judge(system: System, rounds: list[Round]) -> None:
     store = await open_store(system.url)
     try:
         unsound = tuple(await store.check())
-        totals = await store.totals([one.queue for one in rounds])
     finally:
         await store.close()
-    for one, total in zip(rounds, totals, strict=True):
-        drained = Drained(one.left, msgspec.structs.asdict(total.running), unsound)
+    for one in rounds:
+        drained = Drained(one.left, one.totals, unsound)
         action = ACTIONS[one.action]
         one.found = check(one.history, _journaled(entries, one.queue), drained, forgets=action.forgets)
         if action.undoes:

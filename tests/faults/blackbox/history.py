@@ -110,7 +110,7 @@ def check(
     A store that `forgets` may have lost a job or a lease that it calls gone; its totals are not compared.
     """
     return {
-        "lost": list(_lost(history, journaled if forgets else None)),
+        "lost": list(_lost(history)),
         "early": list(_early(history)),
         "zombie": [*_zombies(history), *([] if forgets else _zombies_after_gone(history))],
         "doubled": [*_doubled(history), *_leased_twice(history)],
@@ -120,15 +120,9 @@ def check(
     }
 
 
-def _lost(history: History, journaled: Journaled | None) -> Iterable[str]:
-    """Accepted jobs that no consumer finished, although consumers went on until the queue was empty.
-
-    An ack that found no job is no end. With `journaled` it is one if the journal has it: the store had lost the job,
-    and the consumer had done its work.
-    """
-    ended = history.acked(Outcome.OK, Outcome.UNKNOWN)
-    if journaled:
-        ended |= history.acked(Outcome.GONE) & {lease[:2] for lease in journaled.acked}
+def _lost(history: History) -> Iterable[str]:
+    """Accepted jobs that no consumer finished, although consumers went on until the queue was empty."""
+    ended = history.acked(Outcome.OK, Outcome.GONE, Outcome.UNKNOWN)
     delivered = {(one.id, one.born) for one in history.deliveries}
     for key in sorted(history.accepted - ended):
         yield f"{key} was accepted and {'never finished' if key in delivered else 'never delivered'}"

@@ -347,11 +347,10 @@ async def push_together(system: System) -> None:
 
 @action("the store is wiped, then reconcile", lambda system: system.kind in STORES, forgets=True)
 async def wipe(system: System) -> None:
-    if system.kind == "sqlite":
-        await system.stop_server()
+    if is_sql(system):
+        await system.stop_server()  # it would go on with the numbers of queues that it knows
         for file in system.data.glob("jobs.db*"):
             file.unlink()
-        await system.start_server()
     for server in system.servers:
         match server:
             case RedisServer():
@@ -360,6 +359,8 @@ async def wipe(system: System) -> None:
                 await asyncio.to_thread(postgres_server.empty_tables, server)
             case MysqlServer():
                 await asyncio.to_thread(mysql_server.empty_tables, server)
+    if is_sql(system):
+        await system.start_server()
 
 
 # --- the last: what the replica or the file does not have is lost
