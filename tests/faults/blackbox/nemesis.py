@@ -349,8 +349,8 @@ async def push_together(system: System) -> None:
 async def wipe(system: System) -> None:
     if is_sql(system):
         await system.stop_server()  # it would go on with the numbers of queues that it knows
-        for file in system.data.glob("jobs.db*"):
-            file.unlink()
+        for name in ("jobs.db", "jobs.db-wal", "jobs.db-shm"):
+            (system.data / name).unlink(missing_ok=True)
     for server in system.servers:
         match server:
             case RedisServer():
