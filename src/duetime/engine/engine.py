@@ -465,6 +465,10 @@ class Engine:
         self._receipts = ()
         return reaped
 
+    async def give_back_all(self, deliveries: Sequence[Delivery]) -> None:
+        """Undo deliveries that reached nobody. The lease of a job that cannot be given back expires."""
+        await asyncio.gather(*(self._try_give_back(delivery.lease) for delivery in deliveries))
+
     def give_back_later(self, deliveries: Sequence[Delivery]) -> None:
         """Never raises, because the consumer already ends with an error of its own."""
         for delivery in deliveries:

@@ -7,7 +7,6 @@ back.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
@@ -15,10 +14,8 @@ from typing import TypeVar
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from duetime.engine import Engine
 from duetime.http.exchange import ClientGone, Exchange
-from duetime.model.errors import BodyTooLarge, DuetimeError, Forbidden, InvalidRequest, LeaseLost, Overloaded
-from duetime.model.job import Delivery
+from duetime.model.errors import BodyTooLarge, DuetimeError, Forbidden, InvalidRequest, Overloaded
 from duetime.wire.messages import ErrorOut
 
 Header = tuple[bytes, bytes]
@@ -100,8 +97,6 @@ async def send_answer(
     await send({"type": "http.response.body", "body": body})
 
 
-log = logging.getLogger("duetime.server")
-
 T = TypeVar("T")
 
 
@@ -140,17 +135,6 @@ class WhileConnected:
         self._watcher.cancel()
         if self._gone and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise ClientGone from None
-
-
-async def give_back_all(engine: Engine, deliveries: Sequence[Delivery]) -> None:
-    """Undo deliveries that reached nobody, as far as that is still possible; otherwise their leases lapse."""
-    backs = await asyncio.gather(*(engine.give_back(one.lease) for one in deliveries), return_exceptions=True)
-    for one, error in zip(deliveries, backs, strict=True):
-        if isinstance(error, DuetimeError):
-            if not isinstance(error, LeaseLost):
-                log.warning("give_back_failed", extra={"job": one.lease.id, "error": error.code})
-        elif isinstance(error, BaseException):
-            raise error
 
 
 OURS: dict[int, type[DuetimeError]] = {403: Forbidden, 503: Overloaded}

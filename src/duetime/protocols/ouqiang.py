@@ -24,7 +24,7 @@ from duetime.http.exchange import ClientGone
 from duetime.model.errors import DuetimeError, InvalidId, InvalidName, InvalidRequest, LeaseLost, Unauthorized
 from duetime.model.job import Delivery, IfExists, Job, NewJob
 from duetime.model.names import Queue, check_id, check_queue
-from duetime.protocols.asgi import give_back_all, park, read_body, send_answer
+from duetime.protocols.asgi import park, read_body, send_answer
 from duetime.protocols.tokens import bearer, same_secret, token_in_query
 
 MAX_DELAY_S = 2**31
@@ -118,7 +118,6 @@ class OuqiangJobs:
         self._namespace = namespace
         self._tries = tries
         self._seen: OrderedDict[str, Queue] = OrderedDict()
-        self._leaving: set[asyncio.Task[None]] = set()
 
     async def push(self, push: PushMessage) -> None:
         """Pushes the new job before it removes an old one of the same id."""
@@ -153,7 +152,7 @@ class OuqiangJobs:
                 except LeaseLost:
                     continue
                 except BaseException:
-                    self._give_back_later(delivery)
+                    engine.give_back_later([delivery])
                     raise
                 self._remember(delivery.lease.id, delivery.lease.queue)
                 return delivery, Popped(delivery.lease.id, delivery.body.decode(errors="replace"))
@@ -179,14 +178,6 @@ class OuqiangJobs:
             if job is not None:
                 return _found(job)
         return None
-
-    async def give_back(self, delivery: Delivery) -> None:
-        await give_back_all(self._engine(), [delivery])
-
-    def _give_back_later(self, delivery: Delivery) -> None:
-        task = asyncio.create_task(self.give_back(delivery))
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
 
     def _named(self, topics: str) -> list[Queue]:
         queues: list[Queue] = []
@@ -238,6 +229,7 @@ class OuqiangApp:
         self, engine: Callable[[], Engine], namespace: str, *, token: str = "", tries: int = 0, max_body: int
     ) -> None:
         """`tries`: how often a job is popped before it is a dead letter; 0 is unlimited, as in the original."""
+        self._engine = engine
         self._jobs = OuqiangJobs(engine, namespace, tries=tries)
         self._namespace = namespace
         self._token = token
@@ -260,8 +252,8 @@ class OuqiangApp:
         try:
             await send_answer(scope, send, status, HEADERS, body)
         except OSError:
-            for delivery in delivered:
-                await self._jobs.give_back(delivery)
+            if delivered:
+                await self._engine().give_back_all(delivered)
 
     async def _answer(
         self, handler: Callable[[Scope, Receive, bytes], Awaitable[bytes]], scope: Scope, receive: Receive

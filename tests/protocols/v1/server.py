@@ -26,7 +26,7 @@ from duetime.engine import Engine
 from duetime.http.listener import Listener
 from duetime.model.errors import PoolNotFound, Unauthorized
 from duetime.model.names import DEFAULT_POOL
-from duetime.protocols.rate_limits import Side, Slot
+from duetime.protocols.rate_limits import Side
 from duetime.protocols.short_path import ShortPath
 from duetime.protocols.tokens import Access, split
 from duetime.protocols.v1 import V1App
@@ -43,12 +43,6 @@ class OpenGate:
 
     async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
         return Admitted(split(token)[0])
-
-    async def widen(self, slot: Slot, amount: int) -> Slot:
-        return slot
-
-    async def refund(self, slot: Slot) -> None:
-        """Does nothing, because this gate has no limits."""
 
 
 class StaticRegistry:
@@ -155,12 +149,6 @@ class OneToken:
         if token != self._token:
             raise Unauthorized
         return Admitted("default")
-
-    async def widen(self, slot: Slot, amount: int) -> Slot:
-        raise AssertionError("nothing was spent")
-
-    async def refund(self, slot: Slot) -> None:
-        raise AssertionError("nothing was spent")
 
 
 class _Unreaped:

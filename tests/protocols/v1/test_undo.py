@@ -6,7 +6,6 @@ from duetime.engine import Engine
 from duetime.model.errors import DuetimeError, LeaseLost, StoreDamaged, StoreFull
 from duetime.model.job import Lease, Moved, NewJob
 from duetime.model.names import Queue
-from duetime.protocols.asgi import give_back_all
 from duetime.stores.memory.store import MemoryStore
 
 QUEUE = Queue("shop", "mail")
@@ -37,7 +36,7 @@ async def test_what_cannot_be_given_back_is_logged_and_holds_up_nothing(
         await engine.push(QUEUE, [NewJob("stuck", b""), NewJob("other", b"")])
         found = await engine.reserve([QUEUE], limit=2)
 
-        await give_back_all(engine, found)
+        await engine.give_back_all(found)
 
         [counts] = await engine.store.counts([QUEUE])
         assert (counts.ready, counts.leased) == (1, 1)

@@ -22,7 +22,7 @@ from duetime.model.errors import (
 from duetime.model.ids import IdMaker
 from duetime.model.names import Queue
 from duetime.protocols.access_log import POOL
-from duetime.protocols.asgi import exchange_of, give_back_all, header, request_id, send_answer
+from duetime.protocols.asgi import exchange_of, header, request_id, send_answer
 from duetime.protocols.lmstfy import consumers, inspection, producers
 from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyOperation, LmstfyTools
 from duetime.protocols.lmstfy.metrics import METHODS
@@ -116,7 +116,7 @@ class LmstfyApp:
             await send_answer(scope, send, answer.status, answer.headers, answer.body, name_header)
         except OSError:
             if call.delivered:
-                await give_back_all(call.engine, call.delivered)
+                await call.engine.give_back_all(call.delivered)
         elapsed_s = time.perf_counter() - started
         pool, namespace = (call.pool, call.namespace) if call.admitted else ("", "")
         method = scope["method"] if scope["method"] in METHODS else ""

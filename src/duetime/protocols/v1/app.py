@@ -69,7 +69,7 @@ class TokenGate:
 
     def __init__(self, tokens: Tokens, limits: RateLimits) -> None:
         self._tokens = tokens
-        self._limits = limits
+        self.limits = limits
 
     async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
         """`token` is its text with the pool in front, empty if none was sent; it must allow all of `needs`.
@@ -89,15 +89,7 @@ class TokenGate:
             raise
         for access in needs:
             known.require(access)
-        return Admitted(pool, await self._limits.spend(known, side) if side else None, known.scopes)
-
-    async def widen(self, slot: Slot, amount: int) -> Slot:
-        """Let a request count as that many. Raises TooManyRequests."""
-        return await self._limits.widen(slot, amount)
-
-    async def refund(self, slot: Slot) -> None:
-        """Gives the slot of a failed request back, so that it does not count."""
-        await self._limits.refund(slot)
+        return Admitted(pool, await self.limits.spend(known, side) if side else None, known.scopes)
 
 
 @dataclass
@@ -236,7 +228,7 @@ class V1App:
             reply = await self._serve(endpoint, pool, request)
         except BaseException:
             if request.slot:
-                await self._gate.refund(request.slot)
+                await self._gate.limits.refund(request.slot)
             raise
         if request.slot is None and route.operation is not None:
             self._remember(scope, generation, endpoint, pool, queue_path.queue)
@@ -275,7 +267,7 @@ class V1App:
             raw = await request.read(self._max_request)
             request.message = _decode(endpoint.decode, b"{}" if endpoint.route.optional and not raw else raw)
             if request.slot and isinstance(request.message, BatchIn):
-                request.slot = await self._gate.widen(request.slot, len(request.message.jobs))
+                request.slot = await self._gate.limits.widen(request.slot, len(request.message.jobs))
         return await endpoint.route.handle(request)
 
     async def _send(self, scope: Scope, send: Send, reply: Reply, name_header: Headers) -> None:

@@ -28,7 +28,7 @@ from duetime.model.errors import (
 )
 from duetime.model.job import State
 from duetime.model.names import Queue
-from duetime.protocols.asgi import Header, exchange_of, park, read_body
+from duetime.protocols.asgi import Header, exchange_of, read_body
 from duetime.protocols.rate_limits import Slot
 from duetime.protocols.tokens import Access, bearer, token_text
 from duetime.wire.convert import error_out
@@ -40,7 +40,6 @@ encode = msgspec.json.Encoder().encode
 
 In = TypeVar("In")
 Query = TypeVar("Query")
-T = TypeVar("T")
 
 MakeId = Callable[[], str]
 Headers = Sequence[Header]
@@ -82,8 +81,6 @@ class NativeRequest(Generic[In, Query]):
     """
 
     __slots__ = (
-        "_receive",
-        "_scope",
         "engine",
         "headers",
         "job_id",
@@ -93,6 +90,8 @@ class NativeRequest(Generic[In, Query]):
         "query",
         "queue",
         "raw",
+        "receive",
+        "scope",
         "scopes",
         "slot",
         "topics",
@@ -111,26 +110,22 @@ class NativeRequest(Generic[In, Query]):
         self.make_id = make_id
         self.raw = b""
         self.slot: Slot | None = None
-        self._scope = scope
-        self._receive = receive
+        self.scope = scope
+        self.receive = receive
 
     @property
     def query_string(self) -> bytes:
-        return bytes(self._scope["query_string"])
+        return bytes(self.scope["query_string"])
 
     async def read(self, limit: int) -> bytes:
         """The whole body, at most `limit` bytes. Raises BodyTooLarge, ClientGone."""
-        self.raw = await read_body(self._scope, self._receive, limit)
+        self.raw = await read_body(self.scope, self.receive, limit)
         return self.raw
 
     @property
     def unwatched(self) -> bool:
         """True under an HTTP server that does not report when an answer is lost because its client disconnected."""
-        return exchange_of(self._scope) is None
-
-    async def park(self, waiting: Awaitable[T], otherwise: T) -> T:
-        """Wait for as long as the client does; a draining server ends it early with `otherwise`."""
-        return await park(self._scope, self._receive, waiting, otherwise)
+        return exchange_of(self.scope) is None
 
 
 def token_of(headers: Mapping[bytes, bytes]) -> str:
