@@ -100,6 +100,11 @@ class Push(Struct, frozen=True):
     mark: Mark | None = None
     made_ids: bool = False
 
+    @property
+    def is_single(self) -> bool:
+        """Returns whether the request is one that a single-job call may serve: one job and no mark."""
+        return len(self.jobs) == 1 and self.mark is None
+
 
 class Pushed(Struct, frozen=True):
     """One Moved per job, in order: accepted, kept or replaced.

@@ -53,28 +53,17 @@ class SqlStore(ABC):
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         jobs = sum([len(request.jobs) for request in requests])
-
-        def push(step: Step) -> Sequence[Pushed | DuetimeError]:
-            return step.fast_push(queue, requests) or verbs.push(step, queue, requests)
-
-        return await self._write(push, queue=queue, jobs=jobs, adds=True)
+        return await self._write(lambda step: verbs.push(step, queue, requests), queue=queue, jobs=jobs, adds=True)
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
         jobs = sum([ask.limit for ask in asks])
-
-        def reserve(step: Step) -> Reserved:
-            return step.fast_reserve(queue, asks) or verbs.reserve(step, queue, asks)
-
-        reserved = await self._write(reserve, queue=queue, jobs=jobs)
+        reserved = await self._write(lambda step: verbs.reserve(step, queue, asks), queue=queue, jobs=jobs)
         if not all(reserved.deliveries):
             self._hub.keep_awake()
         return reserved
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
-        def ack(step: Step) -> Sequence[Moved | LeaseLost | None]:
-            return step.fast_ack(queue, leases) or verbs.ack(step, queue, leases)
-
-        return await self._write(ack, queue=queue, jobs=len(leases))
+        return await self._write(lambda step: verbs.ack(step, queue, leases), queue=queue, jobs=len(leases))
 
     async def finish(self, queue: Queue, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]:
         jobs = sum([1 + len(one.then) for one in finishes])

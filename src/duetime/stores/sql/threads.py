@@ -30,7 +30,7 @@ from duetime.stores.sql.step import Step
 log = logging.getLogger("duetime.stores")
 
 MAX_STEPS = 64
-"""The most steps that share a transaction. They change at most about STEP_JOBS jobs."""
+"""Maximum number of steps in one transaction. They change at most about STEP_JOBS jobs."""
 BIG_JOBS = 50
 """A step on at least this many jobs is big: it takes long, so that others should not have to wait for it."""
 MAX_TRIES = 5
@@ -360,7 +360,7 @@ class ConnectionThreads:
         if isinstance(error, self._link.errors):
             return self._link.translate(error)
         if isinstance(error, msgspec.DecodeError):
-            return StoreDamaged(f"the database holds what Duetime did not write: {error}")
+            return StoreDamaged(f"database contains a row that Duetime did not write: {error}")
         return error
 
     def _clean(self, session: Session, error: Exception) -> bool:

@@ -56,7 +56,9 @@ _decode_answer = msgspec.msgpack.Decoder(Pushed).decode
 # --- push
 
 
-def push(step: Step, queue: Queue, requests: Sequence[Push], *, capped: bool = True) -> list[Pushed | DuetimeError]:
+def push(step: Step, queue: Queue, requests: Sequence[Push], *, capped: bool = True) -> Sequence[Pushed | DuetimeError]:
+    if capped and (pushed := step.fast_push(queue, requests)):
+        return pushed
     ids = [job.id for request in requests for job in request.jobs]
     names = list(dict.fromkeys(request.mark.name for request in requests if request.mark))
     step.expect_push(queue, ids, names)
@@ -98,6 +100,8 @@ def _push_once(
 
 
 def reserve(step: Step, queue: Queue, asks: Sequence[Ask]) -> Reserved:
+    if reserved := step.fast_reserve(queue, asks):
+        return reserved
     step.expect_reserve(min(sum(ask.limit for ask in asks), STEP_JOBS))
     with changing(step, queue) as queue_row:
         if queue_row.paused or not queue_row.jobs:
@@ -122,7 +126,9 @@ def _lease(step: Step, queue_row: QueueRow, picks: Sequence[rules.Pick]) -> tupl
     return step.payloads_and_head(queue_row, [pick.row.id for pick in picks])
 
 
-def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
+def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
+    if acked := step.fast_ack(queue, leases):
+        return acked
     if leases:
         step.expect_ack(leases)
     with changing(step, queue) as queue_row:

@@ -56,7 +56,7 @@ class SqliteOneJob:
         asks = (ask,)
 
         def reserve(step: Step) -> Reserved:
-            reserved = step.fast_reserve(queue, asks) or verbs.reserve(step, queue, asks)
+            reserved = verbs.reserve(step, queue, asks)
             if not reserved.deliveries[0]:
                 self._loop.call_soon_threadsafe(self._hub.keep_awake)
             return reserved
@@ -67,7 +67,7 @@ class SqliteOneJob:
         queue, leases = lease.queue, (lease,)
 
         def ack(step: Step) -> Moved | LeaseLost | None:
-            return (step.fast_ack(queue, leases) or verbs.ack(step, queue, leases))[0]
+            return verbs.ack(step, queue, leases)[0]
 
         return partial(self._submit, QueuedStep(ack, reply), line=queue)
 

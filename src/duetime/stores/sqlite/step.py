@@ -84,10 +84,10 @@ class SqliteStep(Step):
     # --- verbs on one plain job (`sql/fast_path.sql`)
 
     def fast_push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed] | None:
-        if len(requests) != 1 or len(requests[0].jobs) != 1:
+        if len(requests) != 1:
             return None
         request, now = requests[0], self._now
-        if request.mark or request.if_exists is IfExists.REPLACE:
+        if not request.is_single or request.if_exists is IfExists.REPLACE:
             return None
         job = request.jobs[0]
         due_at, expires_at = job.due(now), now + job.ttl_ms if job.ttl_ms else 0

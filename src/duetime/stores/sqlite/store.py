@@ -293,7 +293,7 @@ class SqliteStore(SqlStore):
     def _push(self, queue: Queue, requests: Sequence[Push], step: Step) -> Sequence[Pushed | DuetimeError]:
         if refusal := self._disk.refusal(lambda: step.fetch_one("free_pages")[0] * PAGE_BYTES):
             return [refusal for _ in requests]
-        return step.fast_push(queue, requests) or verbs.push(step, queue, requests)
+        return verbs.push(step, queue, requests)
 
     async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
         """In a process that writes nothing, the reader checks first whether a lease or a ttl has ended: an idle process
