@@ -63,7 +63,9 @@ async def run_duty(
     first_after_s: float = 0.0,
     survives_bugs: bool = False,
 ) -> None:
-    """Until cancelled, the duty ends itself, or a bug in the duty; with `survives_bugs` a bug counts as an outage."""
+    """Run rounds until cancelled, until `run_once` returns None, or until a bug raises. With `survives_bugs`, a bug is
+    logged and retried.
+    """
     pulse = pulse or Pulse()
     loop = asyncio.get_running_loop()
     outage = Outage(policy)
