@@ -164,12 +164,12 @@ async def test_the_run_of_a_task_is_a_job_that_workers_know(pool: Pool) -> None:
 
 
 async def test_a_run_that_is_refused_waits_and_delays_no_other(pool: Pool) -> None:
-    await pool.engine.configure(REPORTS, RulesChange(offline=True))
+    await pool.engine.store.configure(REPORTS, RulesChange(offline=True))
     await pool.put()
     await pool.put("other", queue="others")
     await pool.pass_time("30m")
     assert (await pool.engine.store.counts([Queue("shop", "others")]))[0].ready == 1
-    await pool.engine.configure(REPORTS, RulesChange(offline=False))
+    await pool.engine.store.configure(REPORTS, RulesChange(offline=False))
     await pool.pass_time("10s")
     assert await pool.runs() == [pool.clock.now_ms() // HOUR]
 

@@ -7,7 +7,7 @@ from tests.plugins.until import until
 
 
 async def kept(world: World) -> bool:
-    return (await world.engine.configure(world.place("mail").queue)).kept
+    return (await world.engine.store.configure(world.place("mail").queue)).kept
 
 
 async def test_the_queue_of_a_topic_that_was_there_before_is_kept(world: World) -> None:

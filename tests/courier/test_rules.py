@@ -322,7 +322,7 @@ async def test_a_halted_topic_refuses_plain_pushes_until_it_is_online(world: Wor
 
 
 async def _is_offline(world: World, queue: Queue) -> bool:
-    return (await world.engine.configure(queue)).offline
+    return (await world.engine.store.configure(queue)).offline
 
 
 async def test_retry_after_is_honoured_where_it_is_longer(world: World, receiver: Receiver) -> None:
@@ -351,7 +351,7 @@ async def test_the_number_of_a_retry_survives_a_crash_and_is_not_made_by_one(wor
     queue = world.place("mail").queue
     await world.add("1")
     await world.waits("1")
-    await world.engine.configure(queue)
+    await world.engine.store.configure(queue)
     await world.topics.set_status(world.place("mail"), Status.OFFLINE, halted="by a test")
     await until(lambda: world.lane("mail") is None)
 

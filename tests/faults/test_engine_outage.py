@@ -34,7 +34,7 @@ VERBS: dict[str, Callable[[Engine], Awaitable[Any]]] = {
     "reschedule": lambda engine: engine.reschedule(QUEUE, ["a"]),
     "respawn": lambda engine: engine.respawn(QUEUE),
     "purge": lambda engine: engine.purge(QUEUE, [State.DEAD]),
-    "configure": lambda engine: engine.configure(QUEUE, RulesChange(paused=True)),
+    "configure": lambda engine: engine.store.configure(QUEUE, RulesChange(paused=True)),
 }
 
 

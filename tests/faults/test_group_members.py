@@ -193,7 +193,7 @@ async def test_a_change_whose_answer_one_member_lost_is_unknown_whatever_the_oth
                 "respawn": partial(engine.respawn, QUEUE, limit=100),
                 "respawn by id": partial(engine.respawn, QUEUE, ids=IDS),
                 "purge": partial(engine.purge, QUEUE, [State.DEAD]),
-                "configure": partial(engine.configure, QUEUE, RulesChange(paused=True)),
+                "configure": partial(engine.store.configure, QUEUE, RulesChange(paused=True)),
             }[verb]
             with pytest.raises(StoreUnavailable) as raised:
                 await change()

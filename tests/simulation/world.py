@@ -432,14 +432,14 @@ class World:
             engine = self.some_engine(chance)
             match chance.choice(["pause", "resume", "resume", "respawn", "rules"]):
                 case "pause":
-                    await self.patiently(engine.configure(queue, RulesChange(paused=True)), chance)
+                    await self.patiently(engine.store.configure(queue, RulesChange(paused=True)), chance)
                 case "resume":
-                    await self.patiently(engine.configure(queue, RulesChange(paused=False)), chance)
+                    await self.patiently(engine.store.configure(queue, RulesChange(paused=False)), chance)
                 case "respawn":
                     await self.patiently(engine.respawn(queue, limit=3, tries=3), chance)
                 case "rules":
                     change = RulesChange(expired_to_dead=chance.random() < 0.5, strict=chance.random() < 0.5)
-                    await self.patiently(engine.configure(queue, change), chance)
+                    await self.patiently(engine.store.configure(queue, change), chance)
 
     async def harm(self, group: asyncio.TaskGroup) -> None:
         chance = random.Random(self.chance.random())

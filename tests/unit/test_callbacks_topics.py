@@ -231,4 +231,4 @@ async def test_a_topic_is_shown_and_changed_while_its_pool_is_away(engine: Engin
 async def test_the_queue_of_a_topic_is_kept(engine: Engine, service: TopicService) -> None:
     await service.add(PLACE, a_topic())
 
-    assert (await engine.configure(PLACE.queue)).kept
+    assert (await engine.store.configure(PLACE.queue)).kept

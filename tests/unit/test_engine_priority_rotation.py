@@ -97,12 +97,12 @@ async def test_two_calls_at_once_do_not_use_the_same_turns() -> None:
     async with Engine(store) as engine:
         got: list[Priority] = []
         while len(got) < 30:
-            await engine.configure(QUEUE, RulesChange(paused=True))
+            await engine.store.configure(QUEUE, RulesChange(paused=True))
             waiter = asyncio.create_task(engine.reserve([QUEUE], wait_ms=10_000))
             await asyncio.sleep(0.001)
             await given_plenty(store, engine)
             store.slow("reserve", request=0.01, answer=0.01)
-            await engine.configure(QUEUE, RulesChange(paused=False))
+            await engine.store.configure(QUEUE, RulesChange(paused=False))
             both = await asyncio.gather(waiter, engine.reserve([QUEUE]))
             got += [delivery.priority for deliveries in both for delivery in deliveries]
             store.heal()
@@ -137,7 +137,7 @@ async def test_a_failed_call_uses_no_turns() -> None:
 async def test_a_strict_queue_gives_the_highest_first() -> None:
     store = given_store()
     async with Engine(store) as engine:
-        await engine.configure(QUEUE, RulesChange(strict=True))
+        await engine.store.configure(QUEUE, RulesChange(strict=True))
         await given_plenty(store, engine)
         assert set(await priorities_of(engine, limit=PLENTY, consumers=1, ttrs=1)) == {Priority.HIGH}
 

@@ -122,9 +122,9 @@ async def test_everything_that_makes_a_job_ready_wakes_a_consumer(stores: tuple[
                     await push(doer, "a", delay="1h")
                     await doer.reschedule(QUEUE, ["a"], delay_ms=5)
                 case "resume":
-                    await doer.configure(QUEUE, RulesChange(paused=True))
+                    await doer.store.configure(QUEUE, RulesChange(paused=True))
                     await doer.release(lease)
-                    await doer.configure(QUEUE, RulesChange(paused=False))
+                    await doer.store.configure(QUEUE, RulesChange(paused=False))
                 case _:
                     await doer.extend(lease, 5)
             [delivery] = await consumer

@@ -279,8 +279,8 @@ async def test_purge_goes_in_steps_up_to_its_limit() -> None:
 @virtual_time
 async def test_configure_changes_and_answers_the_rules() -> None:
     async with Engine(given_store()) as engine:
-        assert (await engine.configure(QUEUE, RulesChange(max_jobs=3))).max_jobs == 3
-        assert (await engine.configure(QUEUE)).max_jobs == 3
+        assert (await engine.store.configure(QUEUE, RulesChange(max_jobs=3))).max_jobs == 3
+        assert (await engine.store.configure(QUEUE)).max_jobs == 3
 
 
 @virtual_time

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from duetime.engine import Engine
-from duetime.engine.waiters import JUMP_MS
+from duetime.engine.store_time import JUMP_MS
 from duetime.model.job import DEFAULT_TTR_MS, Lease, State
 from duetime.stores.base import RulesChange
 from tests.simulation.engine_room import (
@@ -54,10 +54,10 @@ async def falls_due_after_a_far_one_went(engine: Engine) -> None:
 
 
 async def is_resumed(engine: Engine) -> None:
-    await engine.configure(QUEUE, RulesChange(paused=True))
+    await engine.store.configure(QUEUE, RulesChange(paused=True))
     await push(engine, "a")
     await asyncio.sleep(5)
-    await engine.configure(QUEUE, RulesChange(paused=False))
+    await engine.store.configure(QUEUE, RulesChange(paused=False))
 
 
 async def taken(engine: Engine, job_id: str = "a", *, ttr_ms: int = 60_000) -> Lease:
@@ -225,7 +225,7 @@ def test_it_answers_empty_at_its_deadline_and_not_before(wait_ms: int) -> None:
 async def test_it_answers_at_its_deadline_through_wakes_that_bring_it_nothing() -> None:
     store = given_store()
     async with Engine(store) as engine:
-        await engine.configure(QUEUE, RulesChange(paused=True))
+        await engine.store.configure(QUEUE, RulesChange(paused=True))
         watch = Stopwatch()
         consumer = asyncio.create_task(engine.reserve([QUEUE], wait_ms=2000))
         for number in range(10):

@@ -91,7 +91,7 @@ async def test_news_from_one_queue_during_a_call_for_another_is_not_forgotten() 
     async with Engine(store) as engine, Engine(store) as thief:
         consumer = await waiting(engine, QUEUE, OTHER)
         store.slow("reserve", answer=0.02)
-        await engine.configure(QUEUE, RulesChange(paused=True))
+        await engine.store.configure(QUEUE, RulesChange(paused=True))
         await push(thief, "paused")
         await push(engine, "also paused")
         await push(engine, "a", queue=OTHER)

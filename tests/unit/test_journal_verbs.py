@@ -463,7 +463,7 @@ async def test_reschedule(scene: Scene) -> None:
 async def test_extend_and_configure_say_nothing(scene: Scene) -> None:
     [a] = await scene.leased("a")
     await scene.engine.extend(a, 5000)
-    await scene.engine.configure(QUEUE, RulesChange(strict=True))
+    await scene.engine.store.configure(QUEUE, RulesChange(strict=True))
     assert await scene.written() == []
 
 

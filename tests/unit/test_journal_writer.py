@@ -59,7 +59,7 @@ def ids(journal: Path) -> list[str]:
 
 
 def test_what_was_flushed_is_there_while_the_node_lives(written: Writer, journal: Path) -> None:
-    written.append([draft(1), draft(2)])
+    written.append([draft(1), draft(2)], write_soon=True)
     written.flush()
     assert ids(journal) == ["j1", "j2"]
     assert names(journal) == [open_name(1)]
@@ -67,7 +67,7 @@ def test_what_was_flushed_is_there_while_the_node_lives(written: Writer, journal
 
 
 def test_a_clean_end_is_on_record_and_leaves_no_lock(written: Writer, journal: Path) -> None:
-    written.append([draft(1)])
+    written.append([draft(1)], write_soon=True)
     written.close()
     assert ids(journal) == ["j1", "closed"]
     assert names(journal) == ["000000000001-000000000002.journal"]
@@ -76,7 +76,7 @@ def test_a_clean_end_is_on_record_and_leaves_no_lock(written: Writer, journal: P
 
 
 def test_entries_that_nobody_waits_for_are_written_soon(written: Writer, journal: Path) -> None:
-    written.append([draft(1)])
+    written.append([draft(1)], write_soon=True)
     tail = journal / written.node / open_name(1)
     while not tail.exists() or not tail.stat().st_size:
         threading.Event().wait(0.005)
@@ -90,7 +90,7 @@ def test_many_threads_share_groups_and_seq_has_no_gaps(journal: Path, mode: Fsyn
 
     def produce(name: int) -> None:
         for number in range(50):
-            one.append([draft(1000 * name + number), draft(1000 * name + number)])
+            one.append([draft(1000 * name + number), draft(1000 * name + number)], write_soon=True)
             one.flush()
 
     threads = [threading.Thread(target=produce, args=[name]) for name in range(8)]
@@ -110,7 +110,7 @@ def test_segments_are_sealed_at_their_size(journal: Path) -> None:
     one = Writer(options(journal, segment_size=1000))
     one.open()
     for number in range(10):
-        one.append([draft(number)])
+        one.append([draft(number)], write_soon=True)
         one.flush()
     one.close()
     sizes = [segment.path.stat().st_size for node in journal.iterdir() for segment in segments(node)]
@@ -121,7 +121,7 @@ def test_segments_are_sealed_at_their_size(journal: Path) -> None:
 def test_segments_are_sealed_at_their_age_also_if_nothing_more_comes(journal: Path) -> None:
     one = Writer(options(journal, segment_age_s=0.02))
     one.open()
-    one.append([draft(1)])
+    one.append([draft(1)], write_soon=True)
     while names(journal) != ["000000000001-000000000001.journal"]:
         threading.Event().wait(0.005)
     one.close()
@@ -136,7 +136,7 @@ def test_the_mode_says_when_the_disk_is_waited_for(
     one = Writer(options(journal, fsync=mode, interval_s=MUCH_S))
     one.open()
     for number in range(3):
-        one.append([draft(number)])
+        one.append([draft(number)], write_soon=True)
         one.flush()
     assert len(synced) == calls
     one.close()
@@ -147,7 +147,7 @@ def test_the_interval_comes_round(journal: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(writer.os, "fdatasync", lambda handle: synced.set())
     one = Writer(options(journal, fsync=Fsync.INTERVAL, interval_s=0.01))
     one.open()
-    one.append([draft(1)])
+    one.append([draft(1)], write_soon=True)
     assert synced.wait(20)
     one.close()
 
@@ -165,7 +165,7 @@ def test_a_sync_that_failed_is_tried_again(journal: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(writer.os, "fdatasync", sync)
     one = Writer(options(journal, fsync=Fsync.INTERVAL, interval_s=0.01))
     one.open()
-    one.append([draft(1)])
+    one.append([draft(1)], write_soon=True)
     assert again.wait(60)
     one.close()
 
@@ -200,18 +200,18 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> BadDisk:
 def test_a_failed_group_is_told_and_written_later_without_a_gap(
     written: Writer, journal: Path, disk: BadDisk, error: Exception
 ) -> None:
-    written.append([draft(1)])
+    written.append([draft(1)], write_soon=True)
     written.flush()
     disk.error, disk.failing = error, True
     for number in (2, 3):
-        written.append([draft(number)])
+        written.append([draft(number)], write_soon=True)
         with pytest.raises(type(error), match="No space"):
             written.flush()
     assert written.failure
     assert written.backlog > 0
     assert ids(journal) == ["j1"], "half a group was cut off again"
     disk.failing = False
-    written.append([draft(4)])
+    written.append([draft(4)], write_soon=True)
     written.flush()
     assert (written.failure, written.backlog) == (None, 0)
     assert ids(journal) == ["j1", "j2", "j3", "j4"]
@@ -227,14 +227,14 @@ def test_a_failed_sync_counts_as_not_written(written: Writer, journal: Path, mon
             raise OSError(errno.EIO, "the disk is dying")
         really(handle)
 
-    written.append([draft(1)])
+    written.append([draft(1)], write_soon=True)
     written.flush()
     monkeypatch.setattr(writer.os, "fdatasync", sync)
-    written.append([draft(2)])
+    written.append([draft(2)], write_soon=True)
     with pytest.raises(OSError, match="dying"):
         written.flush()
     broken[0] = False
-    written.append([draft(3)])
+    written.append([draft(3)], write_soon=True)
     written.flush()
     assert ids(journal) == ["j1", "j2", "j3"]
     assert len(names(journal)) == 2, "nobody knows what the old file holds: it is closed"
@@ -246,10 +246,10 @@ def test_what_cannot_be_written_at_the_end_is_left_to_a_successor(
     monkeypatch.setattr(writer, "CLOSE_S", 0.05)
     one = Writer(options(journal))
     one.open()
-    one.append([draft(1)])
+    one.append([draft(1)], write_soon=True)
     one.flush()
     disk.failing = True
-    one.append([draft(2)])
+    one.append([draft(2)], write_soon=True)
     one.close()
     disk.failing = False
     assert close_dead_nodes(journal) == [one.node]
@@ -261,13 +261,13 @@ def test_an_error_of_one_waiter_keeps_nobody_waiting(written: Writer, journal: P
         def set_result(self, result: None) -> None:
             raise ValueError("a bug")
 
-    written.append([draft(1)])
+    written.append([draft(1)], write_soon=True)
     written.flush_to(Broken())
-    written.append([draft(2)])
+    written.append([draft(2)], write_soon=True)
     second: Future[None] = Future()
     written.flush_to(second)
     second.result(60)
-    written.append([draft(3)])
+    written.append([draft(3)], write_soon=True)
     written.flush()
     assert ids(journal) == ["j1", "j2", "j3"]
 
@@ -298,7 +298,7 @@ def given_dead_node(journal: Path, lines: int, torn: bytes = b"") -> Path:
     """What kill -9 leaves: an open segment, maybe with half a line, and a lock that nobody holds."""
     one = Writer(options(journal))
     one.open()
-    one.append([draft(number) for number in range(1, lines + 1)])
+    one.append([draft(number) for number in range(1, lines + 1)], write_soon=True)
     one.flush()
     node = journal / one.node
     content = (node / open_name(1)).read_bytes()
@@ -381,14 +381,14 @@ def test_a_node_ends_with_its_process_although_a_forked_child_lives(journal: Pat
 
 
 def test_a_living_node_is_left_alone(written: Writer, journal: Path) -> None:
-    written.append([draft(1)])
+    written.append([draft(1)], write_soon=True)
     written.flush()
     assert close_dead_nodes(journal) == []
     assert names(journal) == [open_name(1)]
 
 
 def test_a_node_that_died_between_its_end_and_its_lock_is_not_closed_twice(written: Writer, journal: Path) -> None:
-    written.append([draft(1)])
+    written.append([draft(1)], write_soon=True)
     written.close()
     (journal / written.node / LOCK).touch()
     close_dead_nodes(journal)

@@ -123,7 +123,7 @@ async def test_what_a_store_says_stays_inside(parts: LmstfyParts, monkeypatch: p
 
 async def test_a_queue_with_caps(parts: LmstfyParts) -> None:
     engine = parts.pools.engine("default")
-    await engine.configure(QUEUE, RulesChange(max_jobs=1, max_body=5))
+    await engine.store.configure(QUEUE, RulesChange(max_jobs=1, max_body=5))
     too_large = await ask(parts, "PUT", "/api/ns/q", b"", b"123456")
     assert (too_large.status, too_large.body) == (413, b'{"error":"body too large"}')
     assert (await ask(parts, "PUT", "/api/ns/q", b"", b"12345")).status == 201

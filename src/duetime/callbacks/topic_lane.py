@@ -351,7 +351,7 @@ class RemovedTopicLane:
         engine = self._tools.engine(self.address.pool)
         [counts] = await engine.store.counts([self.address.queue])
         if counts.delayed + counts.ready + counts.leased == 0:
-            await engine.configure(self.address.queue, RulesChange(kept=False, offline=False))
+            await engine.store.configure(self.address.queue, RulesChange(kept=False, offline=False))
             await self._tools.topics.forget(self.address)
             # The topic may have been added again, and then its queue must be kept.
             await self._tools.topics.set_rules(engine, self.address)

@@ -207,13 +207,13 @@ class TopicRegistry:
         as it is now, and both are compared once more after that.
         """
         while True:
-            rules = await engine.configure(address.queue)
+            rules = await engine.store.configure(address.queue)
             record = await self._registry().get(KIND, address.key)
             is_kept = record is not None or rules.kept
             is_offline = record is not None and _decode(record.value).status is Status.OFFLINE
             if (rules.kept, rules.offline) == (is_kept, is_offline):
                 return
-            await engine.configure(address.queue, RulesChange(kept=is_kept, offline=is_offline))
+            await engine.store.configure(address.queue, RulesChange(kept=is_kept, offline=is_offline))
 
     async def _record(self, address: TopicAddress) -> Record:
         record = await self._registry().get(KIND, address.key)

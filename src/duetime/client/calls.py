@@ -396,7 +396,7 @@ def status(queue: Queue) -> Call[QueueStatus]:
     async def run(engine: "Engine") -> QueueStatus:
         [counts] = await engine.store.counts([queue])
         [head] = await engine.store.heads([queue])
-        return QueueStatus(queue, counts, await engine.configure(queue), head)
+        return QueueStatus(queue, counts, await engine.store.configure(queue), head)
 
     return Call(
         lambda: get_request(queue_path(queue)),
@@ -410,7 +410,9 @@ def statuses(namespace: str | None) -> Call[list[QueueStatus]]:
     async def run(engine: "Engine") -> list[QueueStatus]:
         found = await engine.store.queues(namespace)
         counted = zip(found, await engine.store.counts(found), await engine.store.heads(found), strict=True)
-        return [QueueStatus(queue, counts, await engine.configure(queue), head) for queue, counts, head in counted]
+        return [
+            QueueStatus(queue, counts, await engine.store.configure(queue), head) for queue, counts, head in counted
+        ]
 
     return Call(
         lambda: get_request("/v1/queues", namespace=namespace),
@@ -538,7 +540,7 @@ def configure(queue: Queue, change: RulesChange | None) -> Call[QueueRules]:
     return Call(
         request,
         lambda reply: decode(reply, QueueRules),
-        lambda engine: engine.configure(queue, change),
+        lambda engine: engine.store.configure(queue, change),
         repeatable=True,
     )
 

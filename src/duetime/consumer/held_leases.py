@@ -19,7 +19,7 @@ from duetime.model.backoff import Outage
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Lease, Moved, chunks
 from duetime.model.names import Queue
-from duetime.stores.base import Finish, Finished
+from duetime.stores.finishes import Finish, Finished
 
 log = logging.getLogger("duetime.consumer")
 

@@ -1,4 +1,5 @@
-"""The batcher: the only module that decides whether a request is alone in its store call or shares it with others.
+"""The batcher decides whether a request is alone in its store call or shares it with others. A store can still decline
+its fast path and use the slow one.
 
     submit(request, reply)
        |
@@ -25,7 +26,6 @@ caller that was in it.
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,10 +38,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from msgspec import Struct, field
 
 from duetime.engine.priority_rotation import PriorityRotation
-from duetime.engine.reaper import LONGEST_REST_S, Reaper
+from duetime.engine.reaper import Reaper
 from duetime.engine.recorder import Recorders, Step
 from duetime.engine.requests import (
-    AckAndReserveRequest,
     AckByIdRequest,
     AckRequest,
     Answer,
@@ -58,7 +57,7 @@ from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable, own_
 from duetime.model.job import Delivery, Moved
 from duetime.model.names import Queue
 from duetime.model.priority_shares import PriorityShares
-from duetime.stores.base import Ask, BlockingOneJob, OneJob, Push, Pushed, Reply, Reserved, Send, Store, pushed_parts
+from duetime.stores.base import Ask, OneJob, Pushed, Reply, Reserved, Send, Store, pushed_parts
 from duetime.stores.finishes import Finished, KeptResult
 
 log = logging.getLogger("duetime.engine")
@@ -81,9 +80,6 @@ MAX_QUEUES = 10_000
 SHARED_S = 0.25
 """After a call that several requests shared, the queue's next requests wait for each other for this long: each turn of
 the event loop brings several of them, and the first one must not go alone."""
-
-LEAST_TTR_MS = round(2 * LONGEST_REST_S * 1000)
-"""The reaper checks at least this often for leases that it does not know of, so that these end in time, too."""
 
 Flushed = Callable[[], asyncio.Future[Any] | None]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -502,7 +498,7 @@ class PushLane(VerbLane[PushRequest, Pushed]):
 
     def single(self, one_job: OneJob, step: Step, reply: SingleCall[Any, Any]) -> Send | None:
         [push] = step.asked
-        return one_job.push(step.queue, push, reply) if len(push.jobs) == 1 and push.mark is None else None
+        return one_job.push(step.queue, push, reply) if push.is_single else None
 
     def answers(
         self, step: Step, requests: Sequence[PushRequest], outcome: Sequence[Pushed | DuetimeError]
@@ -705,87 +701,6 @@ class Batcher:
                 self._rotations.clear()
             rotation = self._rotations[queue] = PriorityRotation(self._shares.of(queue.namespace))
         return rotation
-
-
-# --- blocking callers
-
-
-class BlockingCalls:
-    """Requests of threads that have no event loop."""
-
-    def __init__(self, batcher: Batcher) -> None:
-        """Called in the engine's event loop."""
-        self._batcher, self._waiters = batcher, batcher.waiters
-        self._loop = asyncio.get_running_loop()
-        self._one_job = batcher.store.one_job.blocking() if batcher.store.one_job else None
-        self._in_use = threading.Lock()
-        self._is_closed = self._one_job is None
-
-    def run(self, request: Request[Answer]) -> Answer | None:
-        """See `Engine.run_blocking`. Returns None if nothing was done and the event loop has to serve the request."""
-        one_job, lane = self._one_job, self._batcher.lanes.get(type(request))
-        if one_job is None or self._batcher.recorders.is_needed or (lane and not lane.is_idle(request.queue)):
-            return None
-        if not self._in_use.acquire(blocking=False):
-            return None
-        try:
-            return None if self._is_closed else self._call(one_job, request)
-        finally:
-            self._in_use.release()
-            if self._is_closed:
-                self.close()
-
-    def _call(self, one_job: BlockingOneJob, request: Request[Any]) -> Any:
-        match request:
-            case PushRequest(queue, push):
-                return self._push(one_job, queue, push)
-            case ReserveRequest(queue, ttr_ms, 1):
-                return self._reserve(one_job.reserve, queue, queue, ttr_ms)
-            case AckRequest(_, [lease]):
-                moved = one_job.ack(lease)
-                return None if moved is None else [moved]
-            case AckAndReserveRequest(queue, lease, ttr_ms):
-                return self._reserve(one_job.ack_and_reserve, queue, lease, ttr_ms)
-            case _:
-                return None
-
-    def _push(self, one_job: BlockingOneJob, queue: Queue, push: Push) -> Pushed | None:
-        if len(push.jobs) != 1 or push.mark:
-            return None
-        answer = one_job.push(queue, push)
-        if isinstance(answer, DuetimeError):
-            raise answer
-        if answer and self._waiters.has_waiters(queue):
-            self._loop.call_soon_threadsafe(self._batcher.moved, queue, answer.jobs)
-        return answer
-
-    def _reserve(
-        self,
-        reserve: Callable[[T, Ask, Callable[[Delivery], None]], Reserved | None],
-        queue: Queue,
-        of: T,
-        ttr_ms: int,
-    ) -> list[Delivery] | None:
-        if ttr_ms < LEAST_TTR_MS or self._waiters.has_waiters(queue):
-            return None
-        # Another thread may use the rotation in the same instant; then one turn is lost, which does no harm.
-        rotation = self._batcher.rotation(queue)
-        reserved = reserve(of, Ask(1, ttr_ms, rotation.next_turns(1)), self._give_back)
-        if not reserved or not reserved.deliveries[0]:
-            rotation.return_turns(1)
-        return None if reserved is None else [*reserved.deliveries[0]]
-
-    def _give_back(self, delivery: Delivery) -> None:
-        self._loop.call_soon_threadsafe(self._waiters.give_back, [delivery])
-
-    def close(self) -> None:
-        """Later calls answer None. A call that is under way ends, and closes the connection."""
-        self._is_closed = True
-        if self._one_job and self._in_use.acquire(blocking=False):
-            try:
-                self._one_job.close()
-            finally:
-                self._in_use.release()
 
 
 def _split(answers: Sequence[Any], requests: Sequence[Sequence[Any]]) -> list[Any]:

@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 
 from duetime.duties import Pulse, run_duty
 from duetime.engine import requests
-from duetime.engine.batcher import Batcher, BlockingCalls
+from duetime.engine.batcher import Batcher
+from duetime.engine.blocking import BlockingCalls
 from duetime.engine.reaper import Reaper
 from duetime.engine.recorder import Recorder, Recorders, Step
 from duetime.engine.requests import (
@@ -61,7 +62,7 @@ from duetime.model.job import (
 )
 from duetime.model.names import Queue
 from duetime.model.priority_shares import PriorityShares
-from duetime.stores.base import Mark, Purged, Push, Pushed, QueueRules, Reaped, Reply, RulesChange, Store
+from duetime.stores.base import Mark, Purged, Push, Pushed, Reaped, Reply, Store
 from duetime.stores.finishes import Finish, Finished, KeptResult
 
 T = TypeVar("T")
@@ -332,18 +333,8 @@ class Engine:
     def run_blocking(self, request: Request[Answer]) -> Answer:
         """Do what a request asks for, for a thread that is not the engine's, and return its answer.
 
-        It is done in the caller's own thread, without the event loop, if all of this is true:
-
-        - `open_blocking` was called, and the store has blocking single-job calls (SQLite, a single Redis);
-        - the request is a push without a mark, a reserve, an ack, or an ack with reserve, of one job;
-        - no recorder has to record it: the engine has neither a journal nor metrics, and its node is registered;
-        - no other call of this verb is under way in the queue, and no other thread is in such a call;
-        - for a reserve: no consumer of this engine waits for a job of the queue, and the ttr is at least LEAST_TTR_MS,
-          because the reaper does not know of the lease;
-        - the store accepts it: the queue is known and has no rules that the single-job statement does not know, the
-          disk has room, and no other process is writing (see `BlockingOneJob`).
-
-        Otherwise the event loop does it. The answer is the same.
+        It is done in the caller's own thread under the conditions of `BlockingCalls`, otherwise by the event loop. The
+        answer is the same.
         """
         request.check(self._max_body)
         done, is_repeated = None, False
@@ -353,7 +344,8 @@ class Engine:
             if type(request) is not AckRequest:
                 raise
             is_repeated = True  # an ack whose answer was lost is repeated: it is idempotent
-        if done or (done is not None and not getattr(request, "wait_ms", 0)):
+        may_wait = isinstance(request, ReserveRequest) and request.wait_ms
+        if done is not None and (done or not may_wait):
             return done
         work = self._run(request)
         try:
@@ -431,10 +423,6 @@ class Engine:
         for problem in step.problems:
             raise done_in_part(problem, removed, "removed")
         return removed
-
-    async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
-        """Change or read the queue's rules."""
-        return await self.store.configure(queue, change)
 
     async def _in_steps(
         self, request: Callable[[Sequence[T]], Request[Sequence[Answer]]], items: Sequence[T]

@@ -13,7 +13,7 @@ is no task, so no verb can bypass a recorder. A verb that is called alone (relea
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from inspect import iscoroutine
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
@@ -29,8 +29,15 @@ log = logging.getLogger("duetime.engine")
 
 T = TypeVar("T")
 
-MAY_HAPPEN_AGAIN = frozenset({Event.RELEASED, Event.GIVEN_BACK, Event.LEASE_EXPIRED})
+UNFLUSHED_EVENTS = frozenset(
+    {Event.DELIVERED, Event.RELEASED, Event.GIVEN_BACK, Event.LEASE_EXPIRED, Event.NOTIFIED},
+)
 """Events that may be answered before they are flushed: losing such an entry breaks no guarantee."""
+
+
+def needs_flush(events: Iterable[Event]) -> bool:
+    """Returns whether an answer must wait until the entries of these events are flushed."""
+    return any([event not in UNFLUSHED_EVENTS for event in events])
 
 
 class Step(Struct, eq=False):
@@ -283,4 +290,4 @@ def _waits_for_flush(outcome: Any) -> bool:
     if isinstance(outcome, Purged):
         return True
     moved: Sequence[object] = [outcome] if isinstance(outcome, Moved) else outcome
-    return any(isinstance(one, Moved) and one.event not in MAY_HAPPEN_AGAIN for one in moved)
+    return needs_flush(one.event for one in moved if isinstance(one, Moved))

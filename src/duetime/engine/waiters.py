@@ -32,6 +32,7 @@ from contextvars import Context
 from duetime.duties import Duty
 from duetime.engine.reaper import Reaper
 from duetime.engine.requests import Request, ReserveRequest
+from duetime.engine.store_time import StoreTime
 from duetime.model.backoff import OUTAGE
 from duetime.model.clock import to_tick
 from duetime.model.errors import DuetimeError, StoreUnavailable, own_copy
@@ -46,46 +47,11 @@ QUEUES_PER_CHECK = 250
 NEARLY_DUE_S = 0.05
 FIRST_BATCH = 8
 """Jobs that a list reserves first. The number doubles with each reserve that brings all of them."""
-JUMP_MS = 5
-"""Timers are set again when the store's clock is ahead of the known offset by more than this ..."""
-SET_BACK_MS = 1000
-"""... and kept when the clock seems to be behind by less than this: a timer that ends too early costs one call, and
-perhaps only the answer with the reading was slow.
-"""
 LASTING_S = OUTAGE.cap_ms / 1000
 """A connection for wake-ups that lasted longer ended an outage; shorter ones belong to the same outage."""
 
 Submit = Callable[[Request[list[Delivery]], Reply[list[Delivery]]], None]
 """`Batcher.submit`."""
-
-
-class StoreTime:
-    """The store's clock as this process knows it: its distance from the loop's own clock, which never jumps."""
-
-    def __init__(self) -> None:
-        self._offset_ms = 0.0
-        self._reported_ms = 0.0
-
-    def observe(self, now_ms: int) -> bool:
-        """Use a reading; returns whether the clock has run ahead since the last True, in one jump or bit by bit.
-
-        A reading is old by the travel time of its answer. So of two offsets the greater one is nearer the truth, unless
-        the clock was set back.
-        """
-        offset = now_ms - asyncio.get_running_loop().time() * 1000
-        if offset > self._offset_ms or offset < self._offset_ms - SET_BACK_MS:
-            self._offset_ms = offset
-        ahead = self._offset_ms - self._reported_ms
-        if ahead > JUMP_MS or ahead < 0:
-            self._reported_ms = self._offset_ms
-        return ahead > JUMP_MS
-
-    def now_ms(self) -> int:
-        """The store's time as far as it is known: behind by the travel time of an answer at most."""
-        return int(asyncio.get_running_loop().time() * 1000 + self._offset_ms)
-
-    def seconds_until(self, at_ms: int) -> float:
-        return (at_ms - self._offset_ms) / 1000 - asyncio.get_running_loop().time()
 
 
 class Waiter:
@@ -164,6 +130,11 @@ class QueueWaiters:
         self._got_all = False
         self._batch = FIRST_BATCH
 
+    @property
+    def _reserve_covers_next(self) -> bool:
+        """The reserve under way was sent after the last wake-up, so its answer replaces `_next_at`."""
+        return self._sent_version is not None and self._seen_version <= self._sent_version and self._timer is None
+
     def signal(self) -> None:
         """There may be a job: reserve in the next turn of the event loop, or after the reserve that is under way."""
         if self._is_reserving:
@@ -184,10 +155,7 @@ class QueueWaiters:
 
     def on_job_available(self, due_at: int) -> None:
         """A job waits here from `due_at` on."""
-        # The answer of a reserve under way replaces what was known when it was sent, but not what came later.
-        is_outdated = (
-            self._sent_version is not None and self._seen_version <= self._sent_version and self._timer is None
-        )
+        is_outdated = self._reserve_covers_next
         self._seen_version = self.waiters.version
         if self._next_at is None or due_at < self._next_at or is_outdated:
             self._next_at = due_at
@@ -263,7 +231,7 @@ class QueueWaiters:
         """The reserve under way failed: forget the job that it was for, or the reserves of several queues would start
         and fail in turns.
         """
-        if self._sent_version is not None and self._seen_version <= self._sent_version and self._timer is None:
+        if self._reserve_covers_next:
             self._next_at = None
 
     def on_answer(self, *, is_full: bool) -> None:

@@ -139,7 +139,7 @@ class Journal:
         return HEARTBEAT_S
 
     def _write_heartbeat(self, pool: str) -> None:
-        self.writer.append([Draft(ts=self._pulses[pool](), event=Event.HEARTBEAT, pool=pool)])
+        self.writer.append([Draft(ts=self._pulses[pool](), event=Event.HEARTBEAT, pool=pool)], write_soon=True)
 
     async def _run_housekeeping(self) -> float:
         await asyncio.to_thread(self._clean_up)

@@ -1,7 +1,7 @@
 """The recorder that writes an engine's events to the journal. The order is store, journal, answer.
 
-Events whose loss breaks no guarantee (delivered, released, given back, lease expired, notified) are written soon, and
-nobody waits for them. For all others the engine waits for `flushed` before it answers.
+Nobody waits for entries of deliveries, give-backs, releases and callbacks, nor for what the reaper or a reserve ended;
+they are written soon. For all others the engine waits for `flushed` before it answers.
 
 Whether an engine journals is decided when it opens, for its whole life. An engine without a journal has a
 `NodeWithoutJournal` instead, so that audit knows of a program whose entries are missing.
@@ -21,8 +21,8 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from duetime.engine.recorder import MAY_HAPPEN_AGAIN, Notified, Recorder, Step
-from duetime.engine.waiters import StoreTime
+from duetime.engine.recorder import Notified, Recorder, Step, needs_flush
+from duetime.engine.store_time import StoreTime
 from duetime.journal.events import MAX_ERROR, REPEATED, Draft, body_fields, write_draft
 from duetime.journal.journal import Journal
 from duetime.journal.registration import (
@@ -73,6 +73,7 @@ class JournalRecorder(Recorder):
         self._under_way: dict[Step, int] = {}
         self.is_ready = False
         self._record_outcome: Mapping[str, Callable[[Step, Any], Any]] = {
+            "push": lambda step, answers: self._record_pushes(step.queue, step.asked, answers),
             "reserve": self._reserved,
             "ack": self._acked,
             "finish": self._finished,
@@ -125,7 +126,7 @@ class JournalRecorder(Recorder):
     def flushed(self) -> Future[None] | None:
         """The future raises StoreUnavailable with an unknown outcome if the entries could not be written."""
         writer = self._writer
-        if self._flush_to <= writer.entries or (writer.writes_through and writer.write_through()):
+        if self._flush_to <= writer.entries or writer.write_through():
             return None
         reply: Future[None] = asyncio.get_running_loop().create_future()
         writer.flush_to(reply)
@@ -165,10 +166,7 @@ class JournalRecorder(Recorder):
             return outcome
         recorded: Any = None
         try:
-            if step.verb == "push":
-                recorded = self._record_pushes(step.queue, step.asked, outcome)
-            else:
-                recorded = self._record_outcome[step.verb](step, outcome)
+            recorded = self._record_outcome[step.verb](step, outcome)
         finally:
             if not iscoroutine(recorded):
                 self._under_way.pop(step, None)
@@ -189,7 +187,7 @@ class JournalRecorder(Recorder):
                 for delivery in deliveries
             ]
             ended_and_given = [*reserved.expired, *given]
-            self._record(draft_moves(self._pool, step.queue, ended_and_given, reserved.now), is_promised=False)
+            self._record(draft_moves(self._pool, step.queue, ended_and_given, reserved.now), wait_for_flush=False)
         return reserved
 
     def _acked(self, step: Step, answers: Answers) -> Answers:
@@ -236,20 +234,20 @@ class JournalRecorder(Recorder):
         [lease] = step.asked
         notified = Moved(Event.NOTIFIED, lease.id, lease.born, lease.attempt)
         [draft] = draft_moves(self._pool, step.queue, [notified], self._time.now_ms())
-        self._record([replace(draft, status=answer.status, ms=answer.ms)], is_promised=False)
+        self._record([replace(draft, status=answer.status, ms=answer.ms)])
         return answer
 
-    def _record(self, made: Sequence[Draft], *, is_promised: bool = True) -> None:
-        """Record the drafts. `flushed` waits for them if they are promised and the loss of one would break a guarantee;
-        otherwise they are written soon, and nobody waits.
+    def _record(self, made: Sequence[Draft], *, wait_for_flush: bool = True) -> None:
+        """Record the drafts. `flushed` waits for them with `wait_for_flush`, and if the loss of one would break a
+        guarantee; otherwise they are written soon, and nobody waits.
         """
         if not made:
             return
         if not self._writer.is_open:
             self._journal.open()
-        is_promised = is_promised and any(draft.event not in MAY_HAPPEN_AGAIN for draft in made)
-        self._writer.append(made, hurry=not is_promised)
-        if is_promised:
+        wait_for_flush = wait_for_flush and needs_flush([draft.event for draft in made])
+        self._writer.append(made, write_soon=not wait_for_flush)
+        if wait_for_flush:
             self._flush_to = self._writer.seq
 
     def _record_pushes(
@@ -259,7 +257,7 @@ class JournalRecorder(Recorder):
             if isinstance(answer, Pushed):
                 self._time.observe(answer.now)
         parts = pushed_parts(requests, answers)
-        self._writer.append_lines(partial(pushed_lines, self._pool, queue, *parts))
+        self._writer.append_lines(partial(pushed_lines, self._pool, queue, *parts), write_soon=False)
         self._flush_to = self._writer.seq
         for answer in answers:
             if isinstance(answer, Pushed) and (answer.repeated or Event.KEPT in map(_event_of, answer.jobs)):
@@ -274,7 +272,7 @@ class JournalRecorder(Recorder):
         """Without receipts if not every imported job could be recorded; then the store reports those jobs again."""
         self._time.observe(reaped.now)
         for queue, moved in reaped.moved.items():
-            self._record(draft_moves(self._pool, queue, moved, reaped.now), is_promised=False)
+            self._record(draft_moves(self._pool, queue, moved, reaped.now), wait_for_flush=False)
         if not reaped.pushed:
             return reaped
         if not self._registration.is_made:
@@ -312,7 +310,9 @@ class JournalRecorder(Recorder):
                 try:
                     repeated.append((place, *await self._find_following(queue, one)))
                 except DuetimeError as error:
-                    results[place] = StoreUnavailable(f"it is unknown what followed: {error.message}", unknown=True)
+                    results[place] = StoreUnavailable(
+                        f"follow-up jobs may be missing from the journal: {error.message}", unknown=True
+                    )
         await self._record_following(queue, repeated, results)
         # A finish that happened is recorded as such, also where its caller gets an error.
         ends = [one.acked if isinstance(one, Finished) else other for one, other in zip(answers, results, strict=True)]
@@ -405,10 +405,8 @@ def pushed_lines(
     """One line per job, and one more for an expired job whose place was taken. Accepted and replaced have all fields
     that are needed to push the job again, kept has not. Answers to repeated marks are left to `RepeatedPushes`.
 
-    This must be fast: every job passes here with its body. The line of an ordinary job is put together from bytes,
-    without a draft, and the part that jobs of one call have in common is formatted once. That costs about 1.3
-    microseconds instead of three. An unusual job (with attributes or a mark, in the place of another one, or with a
-    body that is not text) gets a draft.
+    Fast path: formats the fields shared by consecutive jobs once. Jobs with attributes, a mark, another incarnation or
+    a binary body use a Draft.
     """
     lines: list[bytes] = []
     common: tuple[int, ...] = ()
@@ -568,7 +566,7 @@ class RepeatedPushes:
 
 def _unsure(answers: PushAnswers, error: DuetimeError) -> PushAnswers:
     """The answers with an error in place of those that would promise a job that may be in no journal."""
-    unsure = StoreUnavailable(f"the push is in the store, perhaps not in the journal: {error.message}", unknown=True)
+    unsure = StoreUnavailable(f"push succeeded but may be missing from the journal: {error.message}", unknown=True)
     return [
         unsure
         if isinstance(answer, Pushed) and (answer.repeated or Event.KEPT in map(_event_of, answer.jobs))

@@ -73,7 +73,7 @@ class Writer:
 
     `failure` is why the last group could not be written, None if it was written. `free` is how many bytes are left on
     the disk; `backlog` how many bytes could not be written yet; `entries`, `groups` and `size` (bytes) how much was
-    written so far. `writes_through` says whether `write_through` is worth a try.
+    written so far.
     """
 
     def __init__(self, options: JournalOptions, *, as_error: Callable[[Exception], Exception] = lambda e: e) -> None:
@@ -88,7 +88,7 @@ class Writer:
         self.groups = 0
         self.size = 0
         self.is_open = False
-        self.writes_through = options.fsync is not Fsync.ALWAYS
+        self._can_write_through = options.fsync is not Fsync.ALWAYS
         self._as_error = as_error
         self._call_soon: Callable[..., object] = _call
         # The text with which the JSON of every entry begins, up to the seq; the time is filled in later.
@@ -140,23 +140,23 @@ class Writer:
                 "deliveries and acks",
             )
 
-    def append(self, drafts: Iterable[Draft], *, hurry: bool = True) -> None:
-        """Number the drafts and put them in line. They are written soon, or without `hurry` with the next entries that
-        are in a hurry or waited for.
+    def append(self, drafts: Iterable[Draft], *, write_soon: bool) -> None:
+        """Number the drafts and queue them. With `write_soon` the thread writes them within LINGER_S; otherwise the
+        next write includes them.
         """
 
         def numbered(place: bytes, seq: int) -> list[bytes]:
             return [write_draft(draft, b"%b%d," % (place, at)) for at, draft in enumerate(drafts, seq)]
 
-        self.append_lines(numbered, hurry=hurry)
+        self.append_lines(numbered, write_soon=write_soon)
 
-    def append_lines(self, numbered: Numbered, *, hurry: bool = False) -> None:
+    def append_lines(self, numbered: Numbered, *, write_soon: bool) -> None:
         """As `append`, for callers that make lines faster than drafts can be encoded."""
         with self._lock:
             lines = numbered(self._place % (time.time_ns() // 1_000_000), self.seq + 1)
             self._lines.extend(lines)
             self.seq += len(lines)
-            is_signalled = not hurry or self._wanted >= SOON
+            is_signalled = not write_soon or self._wanted >= SOON
             self._wanted = self._wanted if is_signalled else SOON
         if not is_signalled:
             self._signals.put(SOON)
@@ -176,7 +176,7 @@ class Writer:
         slow or failing.
         """
         files = self._files
-        if files is None or not self.writes_through or not self._disk.acquire(blocking=False):
+        if files is None or not self._can_write_through or not self._disk.acquire(blocking=False):
             return False
         try:
             began = time.monotonic()
@@ -214,7 +214,7 @@ class Writer:
         """
         if self._thread is None:
             return
-        self.append([Draft(ts=time.time_ns() // 1_000_000, event=Event.CLOSED)], hurry=False)
+        self.append([Draft(ts=time.time_ns() // 1_000_000, event=Event.CLOSED)], write_soon=False)
         self._stopping = True
         self._signals.put(NOW)
         self._thread.join()
@@ -256,7 +256,7 @@ class Writer:
             return None
         try:
             data = b"".join(lines)
-            files.write(data, last, sync=not self.writes_through)
+            files.write(data, last, sync=self.options.fsync is Fsync.ALWAYS)
         except Exception as error:
             self._failed(error)
             self._unwritten, self.backlog = lines, sum(map(len, lines))

@@ -43,6 +43,8 @@ STEPS = (
     "purge",
     "reap",
 )
+MEASURED_AS = {"ack_by_id": "cancel"}
+"""Verbs of the engine that are another verb of the store."""
 GROUPED_VERBS = ("push", "ack", "finish", "results", "cancel", "reserve")
 
 now_s = time.perf_counter
@@ -299,10 +301,9 @@ class MetricsRecorder(Recorder):
     def __init__(self, meters: PoolMeters) -> None:
         self._meters, queues = meters, meters.queues
         self._batches = {verb: meters.batches(verb) for verb in GROUPED_VERBS}
-        self._batches["ack_by_id"] = self._batches["cancel"]
         self._calls = {verb: meters.calls(verb) for verb in STEPS}
-        self._calls["ack_by_id"] = self._calls["cancel"]
         self._counting: Mapping[str, Callable[[Step, Any], None]] = {
+            "push": lambda step, answers: queues[step.queue].push(answers),
             "reserve": self._reserved,
             "ack": self._ended,
             "finish": self._finished,
@@ -322,17 +323,15 @@ class MetricsRecorder(Recorder):
         return self._meters.running_s(lease, now_s())
 
     def after(self, step: Step, outcome: Any) -> Any:
-        verb = step.verb
+        verb = MEASURED_AS.get(step.verb, step.verb)
         if step.began_s is not None:  # otherwise another recorder refused it, or it needs no store
             self._calls[verb].observe(now_s() - step.began_s)
         if batches := self._batches.get(verb):
             batches.observe(step.callers)
         if isinstance(outcome, BaseException):
             if step.began_s is not None and isinstance(outcome, DuetimeError):
-                self._meters.failed_call("cancel" if verb == "ack_by_id" else verb, outcome)
-        elif verb == "push":
-            self._meters.queues[step.queue].push(outcome)
-        elif count := self._counting.get(verb):
+                self._meters.failed_call(verb, outcome)
+        elif count := self._counting.get(step.verb):
             count(step, outcome)
         return outcome
 

@@ -104,7 +104,7 @@ async def _row(visit: Visit, pool: str, namespace: str, batch_id: str, body: byt
         return None
     engine = visit.parts.pools.engine(pool)
     [counts], [totals] = await engine.store.counts([queue]), await engine.store.totals([queue])
-    return BatchRow(pool, queue, record, counts, totals.running, (await engine.configure(queue)).paused)
+    return BatchRow(pool, queue, record, counts, totals.running, (await engine.store.configure(queue)).paused)
 
 
 async def cancel_batch(visit: Visit) -> Response:

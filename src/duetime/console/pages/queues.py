@@ -105,7 +105,7 @@ async def list_queues(visit: Visit) -> Response:
 async def _rows(visit: Visit, shown: Sequence[LiveQueue]) -> list[QueueRow]:
     live = visit.parts.live
     _, rates = await live.meters.now()
-    rules = await asyncio.gather(*(visit.parts.pools.engine(one.pool).configure(one.queue) for one in shown))
+    rules = await asyncio.gather(*(visit.parts.pools.engine(one.pool).store.configure(one.queue) for one in shown))
     lateness = await live.meters.lateness([(one.pool, *one.queue) for one in shown])
     overdue = await overdue_ms(visit, [one for one in shown if is_overdue_and_paused(one)])
     topics = {TopicAddress.of_key(record.key) for record in visit.parts.registry_copy.list_records(TOPICS)}
@@ -156,7 +156,7 @@ async def show_queue(visit: Visit) -> Response:
     [counts], [head], rules, [totals] = await asyncio.gather(
         engine.store.counts([queue]),
         engine.store.heads([queue]),
-        engine.configure(queue),
+        engine.store.configure(queue),
         engine.store.totals([queue]),
     )
     meters = visit.parts.live.meters
@@ -270,7 +270,7 @@ async def _due_bars(visit: Visit, pool: str, queue: Queue, now: int, span: str) 
 
 async def set_paused(visit: Visit, *, paused: bool) -> Response:
     queue = visit.queue()
-    await visit.engine().configure(queue, RulesChange(paused=paused))
+    await visit.engine().store.configure(queue, RulesChange(paused=paused))
     action = "pause" if paused else "resume"
     await visit.log(action, queue)
     return visit.go(text=visit.say(f"queue.{action}_done", queue=queue))
@@ -286,7 +286,7 @@ async def change_rules(visit: Visit) -> Response:
         max_body=form.read("max_body", lambda text: whole_number(text, most=MAX_CAP), 0),
     )
     form.check()
-    before, after = await engine.configure(queue), await engine.configure(queue, change)
+    before, after = await engine.store.configure(queue), await engine.store.configure(queue, change)
     await visit.log("rules", queue, changes(before, after, after.__struct_fields__))
     return visit.go(text=visit.say("queue.rules_done", queue=queue))
 

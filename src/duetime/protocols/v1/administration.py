@@ -86,16 +86,16 @@ async def raise_joins(request: NativeRequest[JoinsIn, None]) -> Reply:
 
 
 async def get_rules(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await request.engine.configure(request.queue))
+    return Reply(200, await request.engine.store.configure(request.queue))
 
 
 async def change_rules(request: NativeRequest[RulesIn, None]) -> Reply:
-    return Reply(200, await request.engine.configure(request.queue, request.message))
+    return Reply(200, await request.engine.store.configure(request.queue, request.message))
 
 
 async def pause(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await request.engine.configure(request.queue, RulesChange(paused=True)))
+    return Reply(200, await request.engine.store.configure(request.queue, RulesChange(paused=True)))
 
 
 async def resume(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await request.engine.configure(request.queue, RulesChange(paused=False)))
+    return Reply(200, await request.engine.store.configure(request.queue, RulesChange(paused=False)))

@@ -78,7 +78,7 @@ async def list_queues(request: NativeRequest[None, QueuesQuery]) -> Reply:
 async def _statuses(engine: Engine, queues: Sequence[Queue]) -> list[QueueOut]:
     counts = await engine.store.counts(queues)
     heads = await engine.store.heads(queues)
-    rules = await asyncio.gather(*(engine.configure(queue) for queue in queues))
+    rules = await asyncio.gather(*(engine.store.configure(queue) for queue in queues))
     return [
         QueueOut(*queue, convert.counts_out(one), own, head or 0)
         for queue, one, own, head in zip(queues, counts, rules, heads, strict=True)

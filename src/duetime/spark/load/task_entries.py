@@ -53,7 +53,7 @@ class TaskEntries:
     def append(self, numbered: Numbered) -> None:
         """Write lines that the caller makes; they are on disk when `close` returns. Raises what the write raised."""
         writer = self._writer or self._begin()
-        writer.append_lines(numbered)
+        writer.append_lines(numbered, write_soon=False)
         if writer.seq - self._begun >= FLUSH_EVERY:
             self._written.result(FLUSH_S)
             self._begun, self._written = writer.seq, Future()
