@@ -92,7 +92,7 @@ MUTANTS = [
     Mutant(
         "jobs for a consumer that has gone are not given back",
         WAITERS,
-        "            self._waiters.give_back(deliveries)",
+        "            self.reserving.waiters.give_back(deliveries)",
         "            pass",
     ),
     Mutant(
@@ -116,8 +116,8 @@ MUTANTS = [
     Mutant(
         "a consumer stays busy after an error",
         WAITERS,
-        "            waiter.fail(error)\n        waiter.free()",
-        "            waiter.fail(error)",
+        "            self.fail(error)\n        self.free()",
+        "            self.fail(error)",
     ),
     Mutant(
         "an earlier job does not make the timer end earlier",

@@ -72,7 +72,7 @@ def test_it_notices_leases_that_nobody_gives_back(monkeypatch: pytest.MonkeyPatc
 
 def test_it_notices_a_timer_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     def only_if_due(queue: QueueWaiters, now: int | None = None) -> None:
-        now = queue._waiters.time.now_ms() if now is None else now
+        now = queue.waiters.time.now_ms() if now is None else now
         if queue._next_at is not None and queue._next_at <= now:
             queue.signal()
 

@@ -154,7 +154,7 @@ def test_what_sql_cannot_do_is_said(spark: SparkSession, redis_url: str) -> None
         spark.sql("DROP TABLE forgetful")
     with pytest.raises(PySparkException, match="unknown column of a job 'colour'"):
         spark.read.format("duetime").schema("id string, colour string").options(url=redis_url).load().collect()
-    with pytest.raises(PySparkException, match="the column attempt is int, not string"):
+    with pytest.raises(PySparkException, match="the column attempt must be int, got string"):
         spark.read.format("duetime").schema("attempt string").options(url=redis_url).load().collect()
 
 
