@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 import redis
 
 import duetime
-from duetime.cli.doctor_checks import Check, judge
+from duetime.cli.doctor_checks import Check, Grade, judge
 from duetime.cli.doctor_redis import examine_facts
 from duetime.cli.doctor_sqlite import filesystem_of
-from duetime.cli.doctor_store import CLOCK, skew_facts
+from duetime.cli.doctor_store import CLOCK, SLOW_MS, examine_store, skew_facts
+from duetime.stores.sqlite.store import SqliteSession
 from tests.e2e.shell import Ran, Shell
 from tests.plugins.redis_server import RedisServer
 
@@ -47,6 +49,21 @@ def test_a_sound_sqlite_store(shell: Shell) -> None:
         "store.check",
     }
     assert "fail" not in grades(ran).values()
+
+
+def test_a_store_that_reads_slowly_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = SqliteSession.begin
+
+    def begin_slowly(session: SqliteSession, *, read_only: bool) -> None:
+        time.sleep(SLOW_MS / 1000 if read_only else 0)
+        begin(session, read_only=read_only)
+
+    url = f"sqlite:{tmp_path / 'jobs.db'}"
+    with duetime.connect(url) as client:
+        client.queue("mail").push("x")
+    monkeypatch.setattr(SqliteSession, "begin", begin_slowly)
+    [found] = [finding for finding in examine_store(url, deep=False) if finding.check == "store.answers"]
+    assert found.grade is Grade.WARN
 
 
 def test_programs_without_a_journal_are_listed_if_the_pool_journals(shell: Shell, tmp_path: Path) -> None:

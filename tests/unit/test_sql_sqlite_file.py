@@ -103,6 +103,16 @@ async def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
         await SqliteStore.open(tmp_path)
 
 
+async def test_a_folder_that_goes_away_is_an_outage(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    store = await SqliteStore.open(folder / "jobs.db")
+    folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreUnavailable):
+        await store.ping()
+    await store.close()
+
+
 async def test_something_that_is_no_database(path: Path) -> None:
     overwrite(path, 0, b"this is not a database, and it is longer than a header" * 100)
     with pytest.raises(StoreDamaged):

@@ -17,6 +17,7 @@ from duetime.model.job import Lease, NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, Wake
 from duetime.stores.sql.threads import BIG_JOBS, ConnectionThreads
+from duetime.stores.sqlite import store as store_module
 from duetime.stores.sqlite.connection import WriteLock, connect, prepare_file, retry_while_busy
 from duetime.stores.sqlite.disk import BackgroundThread, DiskReserve
 from duetime.stores.sqlite.step import SqliteStep
@@ -215,6 +216,22 @@ async def test_close_ends_those_who_listen(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     await store.close()
     assert await asyncio.gather(*waiting) == ["end", "end"]
+
+
+async def test_a_ping_is_answered_by_the_thread_that_reads(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "PROVEN_S", 0.001)
+    await store.ping()
+    gate = Gate()
+    held = asyncio.create_task(store._read(gate))
+    await asyncio.to_thread(gate.entered.wait, 30)
+
+    ping = asyncio.create_task(store.ping())
+    await asyncio.wait([ping], timeout=0.1)
+    assert not ping.done()
+
+    gate.open()
+    assert (await ping).kind == "sqlite"
+    await held
 
 
 async def test_threads_and_sockets_are_gone_after_close(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import DuetimeError, StoreFull, StoreUnavailable
 from duetime.model.names import Queue
@@ -136,10 +138,12 @@ class SqliteLink(DatabaseLink):
 
 
 T = TypeVar("T")
-ReadIfChanged = Callable[[str, Hashable, Callable[[], Awaitable[Changes]]], Awaitable[Changes]]
+ReadChangesIfChanged = Callable[[str, Hashable, Callable[[], Awaitable[Changes]]], Awaitable[Changes]]
 
 SWEEP_EVERY_MS = 10_000
 """How often a process that writes nothing deletes rows that are no longer needed."""
+PROVEN_S = 5.0
+"""How long an answer to `ping` proves that the reader's thread answers."""
 LOCK_TIMEOUT_S = 5.0
 """How long a call waits for another process's transaction before StoreUnavailable."""
 
@@ -319,10 +323,16 @@ class SqliteStore(SqlStore):
         return await self._read_if_changed("queues", namespace, partial(super().queues, namespace))
 
     async def ping(self) -> StoreInfo:
-        epoch, disk = (await self._read_meta()).epoch, shutil.disk_usage(self._path.parent)
+        """While nobody commits, the file and the disk are read every PROVEN_S seconds at most."""
+        information = await self._read_if_changed(
+            "ping", time.monotonic() // PROVEN_S, partial(self._read, self._describe)
+        )
+        return msgspec.structs.replace(information, now=self._clock.now_ms())
+
+    def _describe(self, step: Step) -> StoreInfo:
+        epoch, disk = _read_meta(step).epoch, shutil.disk_usage(self._path.parent)
         used, said = disk.total - disk.free, f"every commit, synchronous={self._synchronous}"
-        now = self._clock.now_ms()
-        return StoreInfo("sqlite", sqlite3.sqlite_version, epoch, now, used, disk.total, persistence=said)
+        return StoreInfo("sqlite", sqlite3.sqlite_version, epoch, step.now, used, disk.total, persistence=said)
 
     async def check(self) -> Sequence[str]:
         """The rows are checked only if SQLite finds the file itself sound."""
@@ -344,7 +354,9 @@ class SqliteStore(SqlStore):
 
 
 class SqliteRegistry(SqlRegistry):
-    def __init__(self, write: RunSteps, read: RunSteps, hub: SqliteWakeHub, *, read_if_changed: ReadIfChanged) -> None:
+    def __init__(
+        self, write: RunSteps, read: RunSteps, hub: SqliteWakeHub, *, read_if_changed: ReadChangesIfChanged
+    ) -> None:
         super().__init__(write, read, hub)
         self._read_if_changed = read_if_changed
 
