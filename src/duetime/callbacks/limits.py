@@ -15,6 +15,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from duetime.callbacks.outcome import CallbackAnswer
 from duetime.engine.priority_rotation import spread
 from duetime.model.backoff import Exponential
 from duetime.model.job import Priority
@@ -153,3 +154,18 @@ class Breaker:
         if probed or (self._failures >= self._threshold and not self.pauses):
             self.pauses += 1
             self._until = self._now() + PAUSE.delay_ms(self.pauses) / 1000
+
+
+def note_answer(of_topic: Breaker, of_host: Breaker, answer: CallbackAnswer) -> None:
+    """Any answer, whatever its status, shows that the receiver works. A call without one counts against its topic, and
+    against the host only if there was not even a connection: otherwise another path of the host may still work.
+    """
+    if not answer.error:
+        of_topic.succeeded()
+        of_host.succeeded()
+        return
+    of_topic.failed()
+    if answer.unreachable:
+        of_host.failed()
+    else:
+        of_host.abandoned()

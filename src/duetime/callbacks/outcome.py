@@ -45,13 +45,16 @@ class CallbackAnswer:
 
 class Verdict(StrEnum):
     DONE = "done"
+    ERROR = "error"
     EMPTY = "empty"
     CONDITION = "condition"
     STATUS = "status"
 
 
 def judge(topic: Topic, condition: Condition, answer: CallbackAnswer) -> Verdict:
-    if answer.error or (topic.success is not Success.STATUS and answer.is_empty):
+    if answer.error:
+        return Verdict.ERROR
+    if topic.success is not Success.STATUS and answer.is_empty:
         return Verdict.EMPTY
     if condition.root is not None and _asks_for_retry(condition, answer.body):
         return Verdict.CONDITION

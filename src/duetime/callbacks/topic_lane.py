@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
-from duetime.callbacks.limits import Breaker, Slots
+from duetime.callbacks.limits import Breaker, Slots, note_answer
 from duetime.callbacks.outcome import (
     GONE,
     CallbackAnswer,
@@ -228,7 +228,7 @@ class TopicLane(Duty):
             why = f"delivery failed: {type(error).__name__}: {error}"
             try:
                 self.streak.failed(why)
-                await self._retry(delivery, topic, why, CallbackAnswer(error=why), Verdict.EMPTY)
+                await self._retry(delivery, topic, why, CallbackAnswer(error=why), Verdict.ERROR)
             except Exception:
                 log.exception("not_reported", extra=self._about(delivery))
         self._leases.drop(delivery.lease)
@@ -248,16 +248,7 @@ class TopicLane(Duty):
             raise
         finally:
             self._release_slot(host)
-        # Any answer shows that the receiver works; only a call without an answer counts as a failure.
-        if not answer.error:
-            breaker.succeeded()
-            host.breaker.succeeded()
-        else:
-            breaker.failed()
-            if answer.unreachable:
-                host.breaker.failed()
-            else:
-                host.breaker.abandoned()
+        note_answer(breaker, host.breaker, answer)
         verdict = judge(topic, self._condition, answer)
         await self._record(delivery, topic, answer, verdict)
         if verdict is Verdict.DONE:

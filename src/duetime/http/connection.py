@@ -128,7 +128,7 @@ class Connection(asyncio.Protocol):
             self._linger_left -= len(data)
             if self._linger_left < 0:
                 self.transport.abort()
-        elif self._writable is not None if self._exchange is None else not self._exchange.more_body:
+        elif self._must_buffer():
             self._buffer(data)
         elif len(data) <= SLICE:
             self._feed(data)
@@ -220,6 +220,13 @@ class Connection(asyncio.Protocol):
 
     # --- in
 
+    def _must_buffer(self) -> bool:
+        """Returns whether new bytes wait unparsed: for the answer to a complete request, or for the client to read
+        earlier answers.
+        """
+        exchange = self._exchange
+        return self._writable is not None if exchange is None else not exchange.more_body
+
     def _buffer(self, data: bytes | memoryview) -> None:
         self._held += data
         if not self._charge_unparsed():
@@ -243,7 +250,7 @@ class Connection(asyncio.Protocol):
         for at in range(0, len(view), SLICE):
             if self._lingering:
                 return
-            if self._exchange is not None and not self._exchange.more_body:
+            if self._must_buffer():
                 self._buffer(view[at:])
                 return
             self._feed(view[at : at + SLICE])

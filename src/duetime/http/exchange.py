@@ -146,7 +146,7 @@ class Exchange:
         operation gets an empty list if a draining server ends the wait early.
         """
         self.started_at = self._service.now
-        self._service.begin(self, self._run(wait))
+        self._service.begin(self, self._run_app() if wait is None else self._run_wait(wait))
 
     def feed(self, body: bytes) -> bool:
         """Add a part of the body; False if the server has no room for it.
@@ -211,32 +211,47 @@ class Exchange:
         if self._timer is not None and not self._timer.expired():
             self._timer.reschedule(0)
 
-    async def _run(self, wait: Callable[[], Awaitable[Any]] | None) -> None:
+    async def _run_app(self) -> None:
         REQUEST_ID.set(self.request_id)
-        scope: Scope = {} if wait else self._scope()
+        scope = self._scope()
         try:
-            if wait is None:
-                await self._service.app(scope, self.receive, self.send)
-            else:
-                self.operation.respond(self, await self.park(wait(), []))
+            await self._service.app(scope, self.receive, self.send)
         except ClientGone:
             pass
         except asyncio.CancelledError:
-            if not self.gone:
-                self.connection.transport.abort()
+            self._on_cancelled()
+            raise
+        except Exception:
+            log.exception("request_failed")
+        finally:
+            self._on_task_end()
+            # Break the cycle scope -> exchange -> scope, so that no request waits for the garbage collector.
+            scope.pop("extensions", None)
+
+    async def _run_wait(self, wait: Callable[[], Awaitable[Any]]) -> None:
+        REQUEST_ID.set(self.request_id)
+        try:
+            self.operation.respond(self, await self.park(wait(), []))
+        except asyncio.CancelledError:
+            self._on_cancelled()
             raise
         except Exception as error:
-            if wait is None or self.finished:
+            if self.finished:
                 log.exception("request_failed")
             else:
                 self.operation.fail(self, error)
         finally:
-            if not self.finished and not self.gone:
-                self._fail()
-            self.refund()
-            self._service.end(self)
-            # Break the cycle scope -> exchange -> scope, so that no request waits for the garbage collector.
-            scope.pop("extensions", None)
+            self._on_task_end()
+
+    def _on_cancelled(self) -> None:
+        if not self.gone:
+            self.connection.transport.abort()
+
+    def _on_task_end(self) -> None:
+        if not self.finished and not self.gone:
+            self._fail()
+        self.refund()
+        self._service.end(self)
 
     def _scope(self) -> Scope:
         """The request as ASGI describes it."""

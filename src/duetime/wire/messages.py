@@ -691,7 +691,7 @@ class SampleAnswerOut(Struct, omit_defaults=True):
 
 
 class SampleOut(Struct):
-    """One sample call. `verdict`: done, or why it would be tried again: empty, condition, status."""
+    """One sample call. `verdict`: done, or why it would be tried again: error (no answer), empty, condition, status."""
 
     request: SampleRequestOut
     answer: SampleAnswerOut

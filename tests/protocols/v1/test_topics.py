@@ -110,7 +110,7 @@ async def test_a_sample_call_tells_what_happened_and_goes_nowhere_private(http: 
     assert told["request"]["headers"]["webhook-id"] == "sample"
     assert told["answer"]["status"] == 0
     assert "must be public" in told["answer"]["error"]
-    assert told["verdict"] == "empty"
+    assert told["verdict"] == "error"
 
 
 async def test_a_new_topic_posts_json_and_wants_a_2xx_status_unless_it_says_otherwise(http: httpx.AsyncClient) -> None:

@@ -72,7 +72,10 @@ class LmstfyCall:
 
 
 class LmstfyOperation(Generic[Asked]):
-    """`asked` are the parameters of the query; `route` is the place in the metrics: pool, namespace, api, method."""
+    """`asked` are the parameters of the query; `route` is the place in the metrics: pool, namespace, api, method.
+
+    `Exchange.context` is the monotonic time at which the request began.
+    """
 
     def __init__(
         self, pools: Pools, tools: LmstfyTools, queue: Queue, asked: Asked, route: tuple[str, str, str, str]

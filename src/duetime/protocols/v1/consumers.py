@@ -75,7 +75,7 @@ class ReserveOperation(V1Operation[ReserveIn]):
         return ReserveRequest(self.queue, duration_ms(message.ttr), message.limit, wait_of(message.wait))
 
     def respond(self, exchange: Exchange, result: list[Delivery]) -> None:
-        request: ReserveRequest = exchange.context[1]
+        request: ReserveRequest = exchange.context.request
         if request.wait_ms and not (result or exchange.task or exchange.gone):
             exchange.start(partial(self._wait, request))
         elif not self.finish(exchange, _delivered_reply(result)):

@@ -231,6 +231,13 @@ def internal_error() -> DuetimeError:
 # --- the short path
 
 
+class Submitted(NamedTuple):
+    """What an exchange keeps of its request: the decoded body, and the request that the engine serves."""
+
+    message: Any
+    request: Request[Any]
+
+
 class V1Operation(Generic[In]):
     """Serves requests with one head on the short path (`protocols/short_path.py`), with the steps of their handler."""
 
@@ -258,7 +265,7 @@ class V1Operation(Generic[In]):
         request = self.request(message)
         if request is None:
             return False
-        exchange.context = message, request
+        exchange.context = Submitted(message, request)
         self.pools.engine(self.pool).submit(request, exchange)
         return True
 
@@ -271,8 +278,9 @@ class V1Operation(Generic[In]):
         raise NotImplementedError
 
     def respond(self, exchange: Exchange, result: Any) -> None:
+        submitted: Submitted = exchange.context
         try:
-            reply = self.reply(exchange.context[0], result)
+            reply = self.reply(submitted.message, result)
         except DuetimeError as error:
             reply = reply_to(error)
         self.finish(exchange, reply)
