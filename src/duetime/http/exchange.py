@@ -2,7 +2,7 @@
 
 Beyond ASGI: `send` raises ClientGone when the answer cannot be delivered, so that a job in it can be given back;
 and `park` waits for jobs in the request's own task, without a second one that watches for the client's disconnect.
-A request that the short path accepts needs no task and no scope: its `Operation` answers it with `finish`.
+A request that the fast path accepts needs no task and no scope: its `Operation` answers it with `finish`.
 """
 
 import asyncio
@@ -122,20 +122,20 @@ class Exchange:
     # --- the connection's side
 
     def begin(self) -> None:
-        """Serve the request by the short path if that accepts it, else by the application.
+        """Serve the request on the fast path if that accepts it, else by the application.
 
-        Many clients send head and body in two packets. A request whose head the short path knows waits for the rest of
+        Many clients send head and body in two packets. A request whose head the fast path knows waits for the rest of
         a small body.
         """
         service = self._service
-        if service.short_path is None:
+        if service.fast_path is None:
             self.start()
         elif not self.more_body:
-            if service.short_path(self):
+            if service.fast_path.accept(self):
                 service.requests.add(self)
             else:
                 self.start()
-        elif 0 < self._announced() <= SMALL and not expects_continue(self.headers) and service.knows_head(self):
+        elif 0 < self._announced() <= SMALL and not expects_continue(self.headers) and service.fast_path.knows(self):
             self.started_at = service.now
             self._waits_for_body = True
         else:
@@ -287,7 +287,7 @@ class Exchange:
         self.finished = True
         self.connection.answered(self)
 
-    # --- the short path's side
+    # --- the fast path's side
 
     def done(self) -> bool:
         """Always False: the request of a client that disconnected runs to its end, as it does in a task."""

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from starlette.types import ASGIApp
@@ -121,11 +121,19 @@ class Budget:
         self.held -= size
 
 
-ShortPath = Callable[["Exchange"], bool]
-"""Accepts a complete request that it can serve without a task, and has it answered with `Exchange.finish` in a later
-turn of the event loop; never in the same one, so that requests that a client sends ahead do not nest. False: the
-application serves it.
-"""
+class FastPath(Protocol):
+    """Serves requests without a task, next to the application."""
+
+    def knows(self, exchange: "Exchange") -> bool:
+        """Returns whether `accept` may serve the request once its body is complete."""
+        ...
+
+    def accept(self, exchange: "Exchange") -> bool:
+        """Serve a complete request: `Exchange.finish` answers it in a later turn of the event loop, never in the same
+        one, so that requests that a client sends ahead do not nest. Returns False if the application has to serve it.
+        """
+        ...
+
 
 RefusalBody = Callable[[bytes, int, str], tuple[bytes, bytes]]
 """Takes path, status and reason; answers content type and body."""
@@ -148,8 +156,7 @@ class Service:
         self.balance = balance
         self.connections: set[Connection] = set()
         self.proxies: TrustedProxies | None = None
-        self.short_path: ShortPath | None = None
-        self.knows_head: Callable[[Exchange], bool] = lambda exchange: False
+        self.fast_path: FastPath | None = None
         self.refusal_body: RefusalBody = plain_refusal
         self.spares: set[Connection] = set()
         self.parked = 0

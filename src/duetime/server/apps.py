@@ -43,12 +43,12 @@ from duetime.model.errors import InvalidSettings, InvalidTime
 from duetime.model.names import is_host
 from duetime.model.priority_shares import read_shares
 from duetime.model.settings import Settings
+from duetime.protocols.fast_path import RequestFastPath
 from duetime.protocols.health import health_routes
 from duetime.protocols.lmstfy import LmstfyAdmin, LmstfyApp, LmstfyParts
 from duetime.protocols.lmstfy.options import make_parts
 from duetime.protocols.local_guard import local_only, same_origin_writes, why_foreign
 from duetime.protocols.php_admin import PhpAdminApp
-from duetime.protocols.short_path import ShortPath
 from duetime.protocols.v1 import V1App
 from duetime.protocols.v1.app import TokenGate
 from duetime.server.supervision.siblings import Alone
@@ -155,11 +155,11 @@ class Runtime:
         return make_parts(self.settings, self.pools, self.registry_copy, self.scraper)
 
     @cached_property
-    def short_path(self) -> ShortPath | None:
-        """The short path of the API listeners; None if tracing has to see every request."""
+    def fast_path(self) -> RequestFastPath | None:
+        """The fast path of the API listeners; None if tracing has to see every request."""
         if self.tracing is not None:
             return None
-        return ShortPath(
+        return RequestFastPath(
             self.registry_copy,
             self.lmstfy.access_log,
             grace_s=self.lmstfy.tokens.grace_s,
@@ -193,8 +193,8 @@ def api_apps(runtime: Runtime) -> Sequence[MountedApp]:
     """The applications of the API listener."""
     lmstfy = runtime.lmstfy
     gate = TokenGate(lmstfy.tokens, lmstfy.limits)
-    native = V1App(runtime.pools, gate, topics=runtime.callbacks.service, short_path=runtime.short_path)
-    compatible = LmstfyApp(lmstfy, short_path=runtime.short_path)
+    native = V1App(runtime.pools, gate, topics=runtime.callbacks.service, fast_path=runtime.fast_path)
+    compatible = LmstfyApp(lmstfy, fast_path=runtime.fast_path)
     return (MountedApp("/v1", native), MountedApp("/api", compatible))
 
 

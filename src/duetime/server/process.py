@@ -100,7 +100,7 @@ def http(
     is_api: bool = False,
     is_balanced: bool = False,
 ) -> Make:
-    """An HTTP listener for an application; `name` is its label in metrics. The API has a short path. If a listener is
+    """An HTTP listener for an application; `name` is its label in metrics. The API has a fast path. If a listener is
     balanced, the processes of a server share its clients evenly.
     """
 
@@ -110,9 +110,8 @@ def http(
         proxies = read_proxies(runtime.settings.trusted_proxies)
         listener = Listener(make_app(runtime), sockets, limits=limits, budget=runtime.budget, balance=balance)
         listener.service.proxies, listener.service.refusal_body = proxies, refusal_body
-        if is_api and runtime.short_path is not None:
-            listener.service.short_path = runtime.short_path.accept
-            listener.service.knows_head = runtime.short_path.knows
+        if is_api:
+            listener.service.fast_path = runtime.fast_path
         watch_listener(runtime.meters, name, listener.service)
         return listener
 

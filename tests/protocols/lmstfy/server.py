@@ -20,8 +20,8 @@ from duetime.metrics.meters import Meters
 from duetime.model.job import Counts, NewJob
 from duetime.model.names import Queue
 from duetime.model.settings import Settings, load
+from duetime.protocols.fast_path import RequestFastPath
 from duetime.protocols.lmstfy import LmstfyApp, LmstfyParts
-from duetime.protocols.short_path import ShortPath
 from duetime.server.apps import Runtime, admin_app, api_app
 from duetime.server.process import PoolRecorders
 from duetime.stores.open import open_store
@@ -54,6 +54,20 @@ def poll_scope(lmstfy: Lmstfy, queue: str, count: int) -> Scope:
     }
 
 
+class CountedFastPath:
+    """The server's fast path, which counts the requests that it accepted."""
+
+    def __init__(self, fast_path: RequestFastPath) -> None:
+        self._fast_path = fast_path
+        self.count = 0
+        self.knows = fast_path.knows
+
+    def accept(self, exchange: Exchange) -> bool:
+        accepted = self._fast_path.accept(exchange)
+        self.count += accepted
+        return accepted
+
+
 class Server:
     """A context manager: inside it `api` and `admin` are listening."""
 
@@ -68,8 +82,8 @@ class Server:
         self._started = threading.Event()
         self._error: BaseException | None = None
         self.parts: LmstfyParts
-        self.short_path: ShortPath | None
-        self.short_requests = 0
+        self.fast_path: RequestFastPath | None
+        self._counted: CountedFastPath | None = None
 
     def __enter__(self) -> "Server":
         self._thread.start()
@@ -139,14 +153,15 @@ class Server:
 
     async def accept(self, request: Exchange) -> bool:
         async def accept() -> bool:
-            return self._accept(request)
+            assert self._counted is not None
+            return self._counted.accept(request)
 
         return await self._inside(accept())
 
-    def _accept(self, request: Exchange) -> bool:
-        accepted = self.short_path is not None and self.short_path.accept(request)
-        self.short_requests += accepted
-        return accepted
+    @property
+    def fast_requests(self) -> int:
+        """How many requests took the fast path."""
+        return self._counted.count if self._counted else 0
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -163,13 +178,12 @@ class Server:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with open_runtime(self._settings) as runtime:
-            self.parts, self.short_path = runtime.lmstfy, runtime.short_path
+            self.parts, self.fast_path = runtime.lmstfy, runtime.fast_path
+            self._counted = CountedFastPath(runtime.fast_path) if runtime.fast_path else None
             sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
             apps = (api_app(runtime), admin_app(runtime))
             listeners = [Listener(app, [sock]) for app, sock in zip(apps, sockets, strict=True)]
-            listeners[0].service.short_path = self._accept
-            if self.short_path is not None:
-                listeners[0].service.knows_head = self.short_path.knows
+            listeners[0].service.fast_path = self._counted
             for listener in listeners:
                 await listener.start()
             self.api, self.admin = (Address(*sock.getsockname()) for sock in sockets)

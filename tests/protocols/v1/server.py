@@ -26,8 +26,8 @@ from duetime.engine import Engine
 from duetime.http.listener import Listener
 from duetime.model.errors import PoolNotFound, Unauthorized
 from duetime.model.names import DEFAULT_POOL
+from duetime.protocols.fast_path import RequestFastPath
 from duetime.protocols.rate_limits import Side
-from duetime.protocols.short_path import ShortPath
 from duetime.protocols.tokens import Access, split
 from duetime.protocols.v1 import V1App
 from duetime.protocols.v1.app import Admitted
@@ -89,21 +89,21 @@ class Served(Listening):
 async def serve(
     store: Store, *, gate: "OpenGate | None" = None, kind: ServerKind = "ours", reaping: bool = True, **options: Any
 ) -> AsyncIterator[Served]:
-    """`options` go to the application. With our server, repeated requests take the short path."""
-    short_path = ShortPath(StaticRegistry(), NoAccessLog(), grace_s=60)
+    """`options` go to the application. With our server, repeated requests take the fast path."""
+    fast_path = RequestFastPath(StaticRegistry(), NoAccessLog(), grace_s=60)
     async with Engine(store if reaping else _Unreaped(store)) as engine:
-        app = V1App(OneEngine(engine), gate or OpenGate(), short_path=short_path, **options)
-        async with listen(app, kind, short_path) as at:
+        app = V1App(OneEngine(engine), gate or OpenGate(), fast_path=fast_path, **options)
+        async with listen(app, kind, fast_path) as at:
             yield Served(at.url, at.stop, at.connections, engine)
 
 
 @asynccontextmanager
 async def listen(
-    app: ASGIApp, kind: ServerKind = "ours", short_path: ShortPath | None = None
+    app: ASGIApp, kind: ServerKind = "ours", fast_path: RequestFastPath | None = None
 ) -> AsyncIterator[Listening]:
     """Any ASGI application on a free port."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        running = await (_start_ours(app, sock, short_path) if kind == "ours" else _start_uvicorn(app, sock))
+        running = await (_start_ours(app, sock, fast_path) if kind == "ours" else _start_uvicorn(app, sock))
         try:
             yield running
         finally:
@@ -114,11 +114,9 @@ def _url(sock: socket.socket) -> str:
     return f"http://127.0.0.1:{sock.getsockname()[1]}"
 
 
-async def _start_ours(app: ASGIApp, sock: socket.socket, short_path: ShortPath | None) -> Listening:
+async def _start_ours(app: ASGIApp, sock: socket.socket, fast_path: RequestFastPath | None) -> Listening:
     listener = Listener(app, [sock])
-    if short_path is not None:
-        listener.service.short_path = short_path.accept
-        listener.service.knows_head = short_path.knows
+    listener.service.fast_path = fast_path
     await listener.start()
     return Listening(_url(sock), lambda: listener.stop(GRACE_S), lambda: len(listener._service.connections))
 

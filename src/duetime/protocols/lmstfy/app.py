@@ -23,6 +23,7 @@ from duetime.model.ids import IdMaker
 from duetime.model.names import Queue
 from duetime.protocols.access_log import POOL
 from duetime.protocols.asgi import exchange_of, header, request_id, send_answer
+from duetime.protocols.fast_path import RequestFastPath
 from duetime.protocols.lmstfy import consumers, inspection, producers
 from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyOperation, LmstfyTools
 from duetime.protocols.lmstfy.metrics import METHODS
@@ -43,7 +44,6 @@ from duetime.protocols.lmstfy.wire import (
     without_slash,
 )
 from duetime.protocols.rate_limits import Side, Slot
-from duetime.protocols.short_path import ShortPath
 from duetime.protocols.tokens import Access, Token, split, token_in_query, token_text
 
 log = logging.getLogger("duetime.lmstfy")
@@ -61,7 +61,7 @@ ACTIONS = {Side.READ: "consume", Side.WRITE: "produce"}
 
 class LmstfyRoute(NamedTuple):
     """A token needs one of `access`; `side` is the limit that the request counts against; `public` needs no token;
-    `operation` serves requests like one that was served on the short path.
+    `operation` serves requests like one that was served on the fast path.
     """
 
     handler: Handler
@@ -94,7 +94,9 @@ ROUTES: Mapping[tuple[str, str], LmstfyRoute] = {
 class LmstfyApp:
     """An ASGI application for the API listener."""
 
-    def __init__(self, parts: LmstfyParts, *, clock: Clock | None = None, short_path: ShortPath | None = None) -> None:
+    def __init__(
+        self, parts: LmstfyParts, *, clock: Clock | None = None, fast_path: RequestFastPath | None = None
+    ) -> None:
         self._pools = parts.pools
         self._tokens = parts.tokens
         self._limits = parts.limits
@@ -103,7 +105,7 @@ class LmstfyApp:
         clock = clock or SystemClock()
         self._tools = LmstfyTools(parts.metrics, parts.options.defaults, parts.options.max_body, clock, IdMaker(clock))
         self._request_ids = IdMaker(clock)
-        self._short_path = short_path
+        self._fast_path = fast_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -151,7 +153,7 @@ class LmstfyApp:
         return route
 
     async def _serve(self, route: LmstfyRoute, call: LmstfyCall) -> LmstfyAnswer:
-        generation = self._short_path.generation if self._short_path else 0
+        generation = self._fast_path.generation if self._fast_path else 0
         token = await self._admit(route, call)
         slot = await self._spend(token, route.side) if token and route.side else None
         status = 0
@@ -167,9 +169,9 @@ class LmstfyApp:
         return answer
 
     def _remember(self, call: LmstfyCall, generation: int, operation: type[LmstfyOperation[Any]]) -> None:
-        """Let requests like this one, which was served, take the short path."""
+        """Let requests like this one, which was served, take the fast path."""
         exchange = exchange_of(call.scope)
-        if exchange is None or self._short_path is None:
+        if exchange is None or self._fast_path is None:
             return
         queues = consumed_queues(call.namespace, call.queues)
         asked: Any = None
@@ -181,7 +183,7 @@ class LmstfyApp:
                 return
         route = (call.pool, call.namespace, call.api, call.scope["method"])
         known = operation(self._pools, self._tools, queues[0], asked, route)
-        self._short_path.remember(exchange, generation, known)
+        self._fast_path.remember(exchange, generation, known)
 
     async def _admit(self, route: LmstfyRoute, call: LmstfyCall) -> Token | None:
         """Checks the token and returns it; None on a route that asks for none."""

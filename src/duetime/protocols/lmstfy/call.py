@@ -1,6 +1,6 @@
 """What a handler gets: the admitted request, and the tools that all requests share.
 
-`LmstfyOperation` is the same for a request on the short path (`protocols/short_path.py`).
+`LmstfyOperation` is the same for a request on the fast path (`protocols/fast_path.py`).
 """
 
 import time

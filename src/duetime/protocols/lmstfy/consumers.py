@@ -84,7 +84,7 @@ async def _wait(engine: Engine, queues: Sequence[Queue], ttr_ms: int, deadline: 
 
 
 class Consume(LmstfyOperation[Consuming]):
-    """consume of one queue and one job on the short path. A request that finds no job waits in a task of its own."""
+    """consume of one queue and one job on the fast path. A request that finds no job waits in a task of its own."""
 
     def submit(self, exchange: Exchange) -> bool:
         self.begin(exchange, ReserveRequest(self.queue, self.asked.ttr * 1000))
@@ -104,7 +104,7 @@ class Consume(LmstfyOperation[Consuming]):
 
 
 class Acknowledge(LmstfyOperation[None]):
-    """acknowledge on the short path."""
+    """acknowledge on the fast path."""
 
     def submit(self, exchange: Exchange) -> bool:
         job_id = exchange.url.rpartition(b"/")[2].decode("ascii")

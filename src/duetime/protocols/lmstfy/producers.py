@@ -51,7 +51,7 @@ def published_answer(job_id: str) -> LmstfyAnswer:
 
 
 class Publish(LmstfyOperation[Publishing]):
-    """publish on the short path."""
+    """publish on the fast path."""
 
     def submit(self, exchange: Exchange) -> bool:
         if exchange.received > self.tools.max_body:

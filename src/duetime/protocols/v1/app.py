@@ -23,8 +23,8 @@ from duetime.model.ids import IdMaker
 from duetime.model.names import DEFAULT_POOL, Queue, check_id, check_namespace, check_queue
 from duetime.protocols.access_log import POOL
 from duetime.protocols.asgi import exchange_of, request_id, send_answer
+from duetime.protocols.fast_path import RequestFastPath
 from duetime.protocols.rate_limits import RateLimits, Side, Slot
-from duetime.protocols.short_path import ShortPath
 from duetime.protocols.tokens import EVERYTHING, Access, Tokens, split
 from duetime.protocols.v1.openapi import PAGES, MakePage
 from duetime.protocols.v1.request import (
@@ -166,14 +166,14 @@ class V1App:
         topics: TopicService | None = None,
         make_id: Callable[[], str] | None = None,
         max_request: int = MAX_REQUEST,
-        short_path: ShortPath | None = None,
+        fast_path: RequestFastPath | None = None,
     ) -> None:
         self._pools = pools
         self._gate = gate
         self._topics = topics or TopicService(lambda: pools.engine(DEFAULT_POOL).store.registry, pools.engine)
         self._make_id = make_id or IdMaker().make
         self._max_request = max_request
-        self._short_path = short_path
+        self._fast_path = fast_path
         self._known: dict[tuple[str, bytes], tuple[Endpoint, QueuePath]] = {}
         self._router: Router[Endpoint | MakePage] = Router()
         for route in ROUTES:
@@ -219,7 +219,7 @@ class V1App:
         route = endpoint.route
         request: AnyRequest = NativeRequest(scope, receive, queue_path, self._make_id)
         token = token_of(request.headers)
-        generation = self._short_path.generation if self._short_path else 0
+        generation = self._fast_path.generation if self._fast_path else 0
         pool, request.slot, request.scopes = await self._gate.admit(
             token, queue_path.queue.namespace or None, route.needs, route.spends
         )
@@ -235,16 +235,16 @@ class V1App:
         return reply
 
     def _remember(self, scope: Scope, generation: int, endpoint: Endpoint, pool: str, queue: Queue) -> None:
-        """Let requests like this one, which was served, take the short path."""
+        """Let requests like this one, which was served, take the fast path."""
         exchange = exchange_of(scope)
-        if exchange is None or self._short_path is None:
+        if exchange is None or self._fast_path is None:
             return
         assert endpoint.route.operation is not None
         assert endpoint.decode is not None
         operation = endpoint.route.operation(
             self._pools, pool, queue, endpoint.decode, make_id=self._make_id, max_request=self._max_request
         )
-        self._short_path.remember(exchange, generation, operation)
+        self._fast_path.remember(exchange, generation, operation)
 
     def _queue_path(self, endpoint: Endpoint, names: Sequence[str], key: tuple[str, bytes], scope: Scope) -> QueuePath:
         if not names:

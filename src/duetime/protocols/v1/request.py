@@ -228,7 +228,7 @@ def internal_error() -> DuetimeError:
     return DuetimeError("the server failed; its log says more under the X-Request-ID of this reply")
 
 
-# --- the short path
+# --- the fast path
 
 
 class Submitted(NamedTuple):
@@ -239,7 +239,7 @@ class Submitted(NamedTuple):
 
 
 class V1Operation(Generic[In]):
-    """Serves requests with one head on the short path (`protocols/short_path.py`), with the steps of their handler."""
+    """Serves requests with one head on the fast path (`protocols/fast_path.py`), with the steps of their handler."""
 
     def __init__(
         self,

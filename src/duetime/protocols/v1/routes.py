@@ -78,7 +78,7 @@ class Route:
 
     A token must allow all that the route `needs`. `takes` is the message in the body; an `optional` one may be left
     out. `keyed`: takes an Idempotency-Key. `ends_delivery`: finishes a delivery or renews its lease. `operation` serves
-    requests like one that was served on the short path.
+    requests like one that was served on the fast path.
     """
 
     method: str

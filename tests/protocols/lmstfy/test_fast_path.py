@@ -1,10 +1,10 @@
-"""The short path of publish, consume and ack answers as the application does, and not where that would refuse."""
+"""The fast path of publish, consume and ack answers as the application does, and not where that would refuse."""
 
 import asyncio
 import base64
 import json
 
-from duetime.protocols.short_path import KNOWN_HEADS
+from duetime.protocols.fast_path import KNOWN_HEADS
 from tests.plugins.until import until
 from tests.protocols.lmstfy.client import Lmstfy
 from tests.protocols.lmstfy.server import Server
@@ -16,11 +16,11 @@ def plain(response) -> tuple[int, list[str], bytes]:
     return response.status, sorted(set(response.headers) - {"date"}), response.headers.get("content-type", "").encode()
 
 
-async def short_of(server: Server, work) -> int:
-    """How many of the requests in `work` took the short path."""
-    before = server.short_requests
+async def on_fast_path(server: Server, work) -> int:
+    """How many of the requests in `work` took the fast path."""
+    before = server.fast_requests
     await work
-    return server.short_requests - before
+    return server.fast_requests - before
 
 
 async def test_a_second_equal_request_takes_it_and_is_answered_alike(lmstfy: Lmstfy, server: Server) -> None:
@@ -32,8 +32,8 @@ async def test_a_second_equal_request_takes_it_and_is_answered_alike(lmstfy: Lms
         answers["DELETE"].append(await lmstfy.ack("q", answers["GET"][-1].json()["job_id"]))
         answers["GET"].append(await lmstfy.call("GET", "q", ttr=60))
 
-    assert await short_of(server, one_round()) == 1, "the poll of the empty queue came second"
-    assert await short_of(server, one_round()) == 4
+    assert await on_fast_path(server, one_round()) == 1, "the poll of the empty queue came second"
+    assert await on_fast_path(server, one_round()) == 4
     assert [plain(one) for one in answers["PUT"]] == [plain(answers["PUT"][0])] * 2
     assert [plain(one) for one in answers["DELETE"]] == [plain(answers["DELETE"][0])] * 2
     taken, empty, *again = answers["GET"]
@@ -49,7 +49,7 @@ async def test_a_second_equal_request_takes_it_and_is_answered_alike(lmstfy: Lms
 
 async def test_another_query_is_another_line(lmstfy: Lmstfy, server: Server) -> None:
     await lmstfy.publish("q", delay=0)
-    assert await short_of(server, lmstfy.publish("q", delay=3600)) == 0
+    assert await on_fast_path(server, lmstfy.publish("q", delay=3600)) == 0
     assert (await lmstfy.call("PUT", "q", body=b"x", delay="soon")).status == 400
     assert (await lmstfy.call("PUT", "q", body=b"x", delay="soon")).status == 400
 
@@ -75,7 +75,7 @@ async def test_unusual_requests_go_to_the_application(lmstfy: Lmstfy, server: Se
     for _ in range(2):
         await lmstfy.publish("q")
     versioned = {"Enable-Job-Version": "YES", "Job-Attr-a": "1"}
-    assert await short_of(server, lmstfy.call("PUT", "q", body=b"x", headers=versioned)) == 0
+    assert await on_fast_path(server, lmstfy.call("PUT", "q", body=b"x", headers=versioned)) == 0
     large = await lmstfy.call("PUT", "q", body=b"x" * (server.parts.options.max_body + 1))
     assert (large.status, large.json()) == (413, {"error": "body too large"})
     assert (await lmstfy.call("DELETE", "q/job/no-such%20id")).status == 204
@@ -146,7 +146,7 @@ async def test_a_job_whose_client_has_gone_is_given_back(lmstfy: Lmstfy, server:
 async def test_what_is_remembered_is_bounded(lmstfy: Lmstfy, server: Server) -> None:
     for at in range(KNOWN_HEADS + 10):
         assert (await lmstfy.call("GET", "q", unknown=at)).status == 404
-    assert 0 < len(server.short_path._known) <= KNOWN_HEADS
+    assert 0 < len(server.fast_path._known) <= KNOWN_HEADS
     long = {"unknown": "x" * 2000}
     await lmstfy.call("GET", "q", **long)
-    assert await short_of(server, lmstfy.call("GET", "q", **long)) == 0
+    assert await on_fast_path(server, lmstfy.call("GET", "q", **long)) == 0

@@ -1,4 +1,4 @@
-"""Push, reserve and ack on the short path answer as the application does, and not where that would refuse."""
+"""Push, reserve and ack on the fast path answer as the application does, and not where that would refuse."""
 
 import asyncio
 import json
@@ -16,20 +16,20 @@ QUEUE = "/v1/queues/shop/mail"
 
 
 class Api:
-    """A client of the native API that counts its requests on the short path."""
+    """A client of the native API that counts its requests on the fast path."""
 
     def __init__(self, server: Server, token: str) -> None:
         self.server = server
         self.token = token
-        self.short = False
+        self.was_fast = False
 
     async def post(self, path: str, message: Any, *, queue: str = QUEUE, **headers: str) -> Response:
-        """`short` says afterwards whether the request took the short path."""
-        before = self.server.short_requests
+        """`was_fast` says afterwards whether the request took the fast path."""
+        before = self.server.fast_requests
         body = message if isinstance(message, bytes) else json.dumps(message).encode()
         given = {"Authorization": f"Bearer {self.token}", **headers}
         response = await self.server.api.request("POST", f"{queue}/{path}", body=body, headers=given)
-        self.short = self.server.short_requests > before
+        self.was_fast = self.server.fast_requests > before
         return response
 
 
@@ -54,15 +54,15 @@ async def test_a_second_request_takes_it_and_is_answered_alike(api: Api) -> None
     answers: dict[str, list[Response]] = {"jobs": [], "reserve": [], "ack": [], "empty": []}
     for is_second in (False, True):
         answers["jobs"].append(await api.post("jobs", {"body": {"n": 1}, "tries": 3}))
-        assert api.short == is_second
+        assert api.was_fast == is_second
         answers["reserve"].append(await api.post("reserve", {"ttr": "1m"}))
-        assert api.short == is_second
+        assert api.was_fast == is_second
         [delivery] = answers["reserve"][-1].json()["deliveries"]
         assert (delivery["body"], delivery["tries"], delivery["used"]) == ({"n": 1}, 3, 1)
         answers["ack"].append(await api.post("ack", {"lease": delivery["lease"]}))
-        assert api.short == is_second
+        assert api.was_fast == is_second
         answers["empty"].append(await api.post("reserve", b""))
-        assert api.short
+        assert api.was_fast
     for first, second in answers.values():
         assert plain(first) == plain(second)
     assert [answer.status for answer in answers["jobs"]] == [201, 201]
@@ -97,7 +97,7 @@ async def test_errors_are_answered_alike(api: Api) -> None:
 async def test_a_kept_job_is_200(api: Api) -> None:
     statuses = [(await api.post("jobs", {"id": "same"})).status for _ in range(3)]
     assert statuses == [201, 200, 200]
-    assert api.short
+    assert api.was_fast
 
 
 async def test_several_leases_have_their_own_results(api: Api) -> None:
@@ -108,13 +108,13 @@ async def test_several_leases_have_their_own_results(api: Api) -> None:
         stale = {**leases[0], "attempt": 9}
         results = (await api.post("ack", {"leases": [*leases, stale]})).json()["results"]
         assert [sorted(one) for one in results][:2] == [["moved"], ["moved"]]
-    assert api.short
+    assert api.was_fast
 
 
 async def test_a_revoked_token_is_refused(api: Api) -> None:
     for _ in range(2):
         await api.post("jobs", {})
-    assert api.short
+    assert api.was_fast
     assert (await api.server.admin.request("DELETE", f"/token/shop/{api.token}")).status == 204
     assert (await api.post("jobs", {})).status == 401
 
@@ -125,7 +125,7 @@ async def test_a_limit_holds_from_its_beginning(api: Api) -> None:
     limit = json.dumps({"write": 1, "interval": 600}).encode()
     await api.server.admin.request("POST", f"/token/shop/{api.token}/limit", body=limit)
     assert [(await api.post("jobs", {})).status for _ in range(3)] == [201, 429, 429]
-    assert not api.short
+    assert not api.was_fast
 
 
 async def test_another_token_another_queue_and_a_key_are_admitted_anew(api: Api) -> None:
@@ -134,7 +134,7 @@ async def test_another_token_another_queue_and_a_key_are_admitted_anew(api: Api)
     assert (await Api(api.server, "no-such-token").post("jobs", {})).status == 401
     assert (await api.post("jobs", {}, queue="/v1/queues/other/mail")).status == 401
     first, second = [await api.post("jobs", {}, **{"Idempotency-Key": "k"}) for _ in range(2)]
-    assert not api.short
+    assert not api.was_fast
     assert (first.status, second.headers["idempotent-replayed"]) == (201, "true")
 
 
@@ -144,9 +144,9 @@ async def test_a_token_that_may_only_read_never_pushes(api: Api) -> None:
     reader = Api(api.server, made.json()["token"])
     for _ in range(3):
         assert (await reader.post("jobs", {})).status == 403
-        assert not reader.short
+        assert not reader.was_fast
         assert (await reader.post("reserve", {})).status == 200
-    assert reader.short
+    assert reader.was_fast
 
 
 async def test_a_reserve_that_finds_nothing_waits(api: Api) -> None:
@@ -161,7 +161,7 @@ async def test_a_reserve_that_finds_nothing_waits(api: Api) -> None:
     [delivery] = (await poll).json()["deliveries"]
     assert (delivery["lease"]["id"], delivery["body"]) == (pushed.json()["moved"]["id"], "hello")
     assert (await api.post("reserve", {"wait": "10ms"})).json() == {"deliveries": []}
-    assert api.short
+    assert api.was_fast
 
 
 async def test_a_client_that_disconnects_while_it_waits_takes_no_job(api: Api) -> None:
@@ -183,7 +183,7 @@ async def test_a_client_that_disconnects_while_it_waits_takes_no_job(api: Api) -
 
 async def test_a_body_in_a_packet_of_its_own_takes_it(api: Api) -> None:
     await api.post("jobs", {})
-    before = api.server.short_requests
+    before = api.server.fast_requests
     lines = [
         f"POST {QUEUE}/jobs HTTP/1.1",
         "Host: localhost",
@@ -200,7 +200,7 @@ async def test_a_body_in_a_packet_of_its_own_takes_it(api: Api) -> None:
                 await writer.drain()
                 await asyncio.sleep(0.05)
             assert (await read_response(reader, "POST")).status == 201
-    assert api.server.short_requests == before + 2
+    assert api.server.fast_requests == before + 2
     async with api.server.api.connect() as (_, writer):
         writer.write(head.encode() + b'{"body":')
         await writer.drain()
@@ -210,10 +210,10 @@ async def test_a_body_in_a_packet_of_its_own_takes_it(api: Api) -> None:
 async def test_the_access_log_sees_every_request(api: Api) -> None:
     for _ in range(2):
         await api.post("jobs", {})
-    assert api.short
+    assert api.was_fast
     await api.server.admin.request("POST", "/accesslog", query={"status": "enable"})
     await api.post("jobs", {})
-    assert not api.short
+    assert not api.was_fast
 
 
 async def test_pages_of_other_sites_are_refused_with_the_same_head() -> None:
@@ -221,7 +221,7 @@ async def test_pages_of_other_sites_are_refused_with_the_same_head() -> None:
         api = Api(server, "")
         for _ in range(2):
             assert (await api.post("jobs", {})).status == 201
-        assert api.short
+        assert api.was_fast
         for header, value in [
             ("Origin", "https://elsewhere.example"),
             ("Sec-Fetch-Site", "cross-site"),
@@ -229,7 +229,7 @@ async def test_pages_of_other_sites_are_refused_with_the_same_head() -> None:
             ("Via", "1.1 proxy"),
         ]:
             assert (await api.post("jobs", {}, **{header: value})).status == 403
-            assert not api.short
+            assert not api.was_fast
         raw = b"POST /v1/queues/shop/mail/jobs HTTP/1.1\r\nHost: elsewhere.example\r\nContent-Length: 2\r\n\r\n{}"
         async with server.api.connect() as (reader, writer):
             writer.write(raw)

@@ -1,7 +1,7 @@
-"""The short path: push, reserve and ack of one queue, in the native API and in lmstfy's, without a task and a scope.
+"""The fast path: push, reserve and ack of one queue, in the native API and in lmstfy's, without a task and a scope.
 
-    Connection -> Exchange.begin -> ShortPath.accept -> Operation.submit -> Engine.submit(request, exchange)
-                                                        Operation.respond <- Exchange.set_result <- batcher
+    Connection -> Exchange.begin -> RequestFastPath.accept -> Operation.submit -> Engine.submit(request, exchange)
+                                                               Operation.respond <- Exchange.set_result <- batcher
 
 An application that has admitted and served a request remembers its head here: method, target and credentials. For the
 next request with the same head, route, names, token and limit need no check, because they depend only on the head and
@@ -38,7 +38,7 @@ Guard = Callable[[HeaderList, bool], str]
 """Takes the headers, and whether the client came through a Unix socket. Returns why the request is refused, or ""."""
 
 
-class ShortPath:
+class RequestFastPath:
     """Belongs to one listener's event loop. `grace_s`: how long tokens stay valid without the registry."""
 
     def __init__(
@@ -90,7 +90,7 @@ class ShortPath:
         except (DuetimeError, ValueError, RecursionError):
             return False  # the application meets the same error, and reports it in its own words
         except Exception:
-            log.exception("short_path_failed")
+            log.exception("fast_path_failed")
             return False
 
 
