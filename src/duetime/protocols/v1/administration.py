@@ -5,7 +5,7 @@ from duetime.model.errors import Forbidden, InvalidRequest, InvalidTime, TooMany
 from duetime.model.job import DAY_MS, MAX_RESULT_MS
 from duetime.model.names import check_id
 from duetime.protocols.tokens import Access
-from duetime.protocols.v1.request import NativeRequest, Reply
+from duetime.protocols.v1.request import NativeRequest, Response
 from duetime.stores.base import RulesChange
 from duetime.stores.finishes import JoinCount
 from duetime.wire import convert
@@ -28,20 +28,20 @@ MINUTE_MS = 60_000
 """Counters that the tokens of a namespace, other than an admin's, may start a day."""
 
 
-async def respawn(request: NativeRequest[RespawnIn, None]) -> Reply:
+async def respawn(request: NativeRequest[RespawnIn, None]) -> Response:
     message = request.message
     moved = await request.engine.respawn(
         request.queue, ids=message.ids, limit=message.limit, ttl_ms=duration_ms(message.ttl), tries=message.tries
     )
-    return Reply(200, ResultsOut([convert.result_out(one) for one in moved]))
+    return Response(200, ResultsOut([convert.result_out(one) for one in moved]))
 
 
-async def purge(request: NativeRequest[PurgeIn, None]) -> Reply:
+async def purge(request: NativeRequest[PurgeIn, None]) -> Response:
     states = list(dict.fromkeys(request.message.states))
-    return Reply(200, PurgedOut(await request.engine.purge(request.queue, states, limit=request.message.limit)))
+    return Response(200, PurgedOut(await request.engine.purge(request.queue, states, limit=request.message.limit)))
 
 
-async def add_to_counter(request: NativeRequest[CountIn, None]) -> Reply:
+async def add_to_counter(request: NativeRequest[CountIn, None]) -> Response:
     """For workers and their commands; the names of other counters cannot be reached from here.
 
     A token that is no admin's may add to counters that pass, and start a bounded number of them.
@@ -55,7 +55,7 @@ async def add_to_counter(request: NativeRequest[CountIn, None]) -> Reply:
         if Access.ADMIN not in request.scopes:
             await _check_counting(request, counter.value, life_ms)
         counter = await registry.increment(name, message.by, life_ms=life_ms)
-    return Reply(200, CounterOut(counter.value, counter.left_ms))
+    return Response(200, CounterOut(counter.value, counter.left_ms))
 
 
 async def _check_counting(request: NativeRequest[CountIn, None], value: int, life_ms: int) -> None:
@@ -75,27 +75,27 @@ async def _check_counting(request: NativeRequest[CountIn, None], value: int, lif
         )
 
 
-async def raise_joins(request: NativeRequest[JoinsIn, None]) -> Reply:
+async def raise_joins(request: NativeRequest[JoinsIn, None]) -> Response:
     joins = [JoinCount(one.name, one.count, duration_ms(one.life)) for one in request.message.joins]
     for one in joins:
         check_id(one.name)
         if not 0 < one.left_ms <= MAX_RESULT_MS:
             raise InvalidTime(f"life of a join must be 1 to {MAX_RESULT_MS} ms, got {one.left_ms}")
     await request.engine.store.raise_joins(request.queue, joins)
-    return Reply(200, JoinsOut(len(joins)))
+    return Response(200, JoinsOut(len(joins)))
 
 
-async def get_rules(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await request.engine.store.configure(request.queue))
+async def get_rules(request: NativeRequest[None, None]) -> Response:
+    return Response(200, await request.engine.store.configure(request.queue))
 
 
-async def change_rules(request: NativeRequest[RulesIn, None]) -> Reply:
-    return Reply(200, await request.engine.store.configure(request.queue, request.message))
+async def change_rules(request: NativeRequest[RulesIn, None]) -> Response:
+    return Response(200, await request.engine.store.configure(request.queue, request.message))
 
 
-async def pause(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await request.engine.store.configure(request.queue, RulesChange(paused=True)))
+async def pause(request: NativeRequest[None, None]) -> Response:
+    return Response(200, await request.engine.store.configure(request.queue, RulesChange(paused=True)))
 
 
-async def resume(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await request.engine.store.configure(request.queue, RulesChange(paused=False)))
+async def resume(request: NativeRequest[None, None]) -> Response:
+    return Response(200, await request.engine.store.configure(request.queue, RulesChange(paused=False)))

@@ -33,11 +33,11 @@ from duetime.protocols.v1.request import (
     NativeRequest,
     QueuePath,
     QueuesQuery,
-    Reply,
+    Response,
     encode,
+    error_response,
     internal_error,
     not_valid,
-    reply_to,
     token_of,
 )
 from duetime.protocols.v1.routes import ROUTES, Route
@@ -185,28 +185,28 @@ class V1App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name, name_header = request_id(scope, self._make_id)
         try:
-            reply = await self._answer(scope, receive)
+            response = await self._answer(scope, receive)
         except DuetimeError as error:
-            reply = reply_to(error)
+            response = error_response(error)
         except ClientGone:
             return
         except Exception:
             log.exception("request_failed", extra={"request_id": name, "path": scope["path"]})
-            reply = reply_to(internal_error())
+            response = error_response(internal_error())
         try:
-            await self._send(scope, send, reply, name_header)
+            await self._send(scope, send, response, name_header)
         except BaseException as error:
-            if reply.undo is not None:
-                await reply.undo()
-            if reply.on_delivery is not None:
-                await _report_delivery(reply.on_delivery, False)
+            if response.undo is not None:
+                await response.undo()
+            if response.on_delivery is not None:
+                await _report_delivery(response.on_delivery, False)
             if not isinstance(error, OSError):
                 raise
         else:
-            if reply.on_delivery is not None:
-                await _follow_up(scope, reply.on_delivery)
+            if response.on_delivery is not None:
+                await _follow_up(scope, response.on_delivery)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Reply:
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
         key = (scope["method"], scope.get("raw_path") or quote(scope["path"]).encode())
         known = self._known.get(key)
         if known is None:
@@ -225,14 +225,14 @@ class V1App:
         )
         scope[POOL] = pool
         try:
-            reply = await self._serve(endpoint, pool, request)
+            response = await self._serve(endpoint, pool, request)
         except BaseException:
             if request.slot:
                 await self._gate.limits.refund(request.slot)
             raise
         if request.slot is None and route.operation is not None:
             self._remember(scope, generation, endpoint, pool, queue_path.queue)
-        return reply
+        return response
 
     def _remember(self, scope: Scope, generation: int, endpoint: Endpoint, pool: str, queue: Queue) -> None:
         """Let requests like this one, which was served, take the fast path."""
@@ -258,7 +258,7 @@ class V1App:
             self._known[key] = endpoint, queue_path
         return queue_path
 
-    async def _serve(self, endpoint: Endpoint, pool: str, request: AnyRequest) -> Reply:
+    async def _serve(self, endpoint: Endpoint, pool: str, request: AnyRequest) -> Response:
         request.engine = self._pools.engine(pool)
         request.pool, request.topics = pool, self._topics
         request.query = _read_query(request.query_string, endpoint.route.query)
@@ -270,10 +270,10 @@ class V1App:
                 request.slot = await self._gate.limits.widen(request.slot, len(request.message.jobs))
         return await endpoint.route.handle(request)
 
-    async def _send(self, scope: Scope, send: Send, reply: Reply, name_header: Headers) -> None:
-        content = reply.content if reply.message is None else encode(reply.message)
-        shared = ((b"content-type", reply.content_type),)
-        await send_answer(scope, send, reply.status, shared, content, (*reply.headers, *name_header))
+    async def _send(self, scope: Scope, send: Send, response: Response, name_header: Headers) -> None:
+        content = response.content if response.message is None else encode(response.message)
+        shared = ((b"content-type", response.content_type),)
+        await send_answer(scope, send, response.status, shared, content, (*response.headers, *name_header))
 
 
 async def _follow_up(scope: Scope, on_delivery: Callable[[bool], Awaitable[None]]) -> None:
@@ -286,7 +286,7 @@ async def _follow_up(scope: Scope, on_delivery: Callable[[bool], Awaitable[None]
 
 
 async def _report_delivery(on_delivery: Callable[[bool], Awaitable[None]], is_received: bool) -> None:
-    """The reply is written, so an error can only be logged; the leases of the jobs in the reply then expire."""
+    """The response is written, so an error can only be logged; the leases of the jobs in the response then expire."""
     try:
         await on_delivery(is_received)
     except DuetimeError as error:

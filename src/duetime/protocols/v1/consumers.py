@@ -15,7 +15,7 @@ from duetime.model.job import STEP_JOBS, Delivery, Lease, Moved
 from duetime.model.names import Queue, check_queue
 from duetime.protocols.asgi import park
 from duetime.protocols.tokens import Access
-from duetime.protocols.v1.request import CallQuery, NativeRequest, Reply, V1Operation
+from duetime.protocols.v1.request import CallQuery, NativeRequest, Response, V1Operation
 from duetime.stores.finishes import KeptResult
 from duetime.wire import convert
 from duetime.wire.messages import (
@@ -42,30 +42,30 @@ from duetime.wire.messages import (
 log = logging.getLogger("duetime.server")
 
 
-async def reserve(request: NativeRequest[ReserveIn, None]) -> Reply:
+async def reserve(request: NativeRequest[ReserveIn, None]) -> Response:
     return await _reserve(request, [request.queue])
 
 
-async def reserve_many(request: NativeRequest[ReserveManyIn, None]) -> Reply:
+async def reserve_many(request: NativeRequest[ReserveManyIn, None]) -> Response:
     names = dict.fromkeys(request.message.queues)
     return await _reserve(request, [check_queue(request.queue.namespace, name) for name in names])
 
 
 async def _reserve(
     request: NativeRequest[ReserveIn, None] | NativeRequest[ReserveManyIn, None], queues: Sequence[Queue]
-) -> Reply:
+) -> Response:
     message, engine = request.message, request.engine
     wait_ms = wait_of(message.wait)
     work = engine.reserve(queues, limit=message.limit, ttr_ms=duration_ms(message.ttr), wait_ms=wait_ms)
     if wait_ms or request.unwatched:
         work = park(request.scope, request.receive, work, list[Delivery]())
     found = await work
-    return _delivered_reply(found, lambda: engine.give_back_all(found))
+    return _delivered_response(found, lambda: engine.give_back_all(found))
 
 
-def _delivered_reply(found: Sequence[Delivery], undo: Callable[[], Awaitable[None]] | None = None) -> Reply:
+def _delivered_response(found: Sequence[Delivery], undo: Callable[[], Awaitable[None]] | None = None) -> Response:
     answer = DeliveriesOut([convert.delivery_out(delivery) for delivery in found])
-    return Reply(200, answer, undo=undo if found else None)
+    return Response(200, answer, undo=undo if found else None)
 
 
 class ReserveOperation(V1Operation[ReserveIn]):
@@ -78,7 +78,7 @@ class ReserveOperation(V1Operation[ReserveIn]):
         request: ReserveRequest = exchange.context.request
         if request.wait_ms and not (result or exchange.task or exchange.gone):
             exchange.start(partial(self._wait, request))
-        elif not self.finish(exchange, _delivered_reply(result)):
+        elif not self.finish(exchange, _delivered_response(result)):
             self.pools.engine(self.pool).give_back_later(result)
 
     def _wait(self, request: ReserveRequest) -> Awaitable[list[Delivery]]:
@@ -93,10 +93,10 @@ def wait_of(wait: DurationIn) -> int:
     return wait_ms
 
 
-async def ack(request: NativeRequest[AckIn, None]) -> Reply:
+async def ack(request: NativeRequest[AckIn, None]) -> Response:
     """The one lease that is lost is refused, as `release` would; of several, each has its own result."""
     message = request.message
-    return AckOperation.reply(message, await request.engine.ack(_leases(request.queue, message)))
+    return AckOperation.response(message, await request.engine.ack(_leases(request.queue, message)))
 
 
 def _leases(queue: Queue, message: AckIn) -> list[Lease]:
@@ -112,55 +112,55 @@ class AckOperation(V1Operation[AckIn]):
         return AckRequest(self.queue, leases) if 0 < len(leases) <= STEP_JOBS else None
 
     @staticmethod
-    def reply(message: AckIn, result: Sequence[Moved | LeaseLost | None]) -> Reply:
+    def response(message: AckIn, result: Sequence[Moved | LeaseLost | None]) -> Response:
         if message.lease is not UNSET and isinstance(result[0], DuetimeError):
             raise result[0]
-        return Reply(200, ResultsOut([convert.result_out(answer) for answer in result]))
+        return Response(200, ResultsOut([convert.result_out(answer) for answer in result]))
 
 
-async def finish(request: NativeRequest[FinishesIn, None]) -> Reply:
+async def finish(request: NativeRequest[FinishesIn, None]) -> Response:
     finishes = [convert.finish(request.queue, one, request.make_id) for one in request.message.finishes]
     if Access.WRITE not in request.scopes and any(one.then or one.join for one in finishes):
         raise Forbidden("token must have the scope write for a finish that adds jobs")
     answers = await request.engine.finish(finishes)
-    return Reply(200, FinishesOut([convert.finished_out(answer) for answer in answers]))
+    return Response(200, FinishesOut([convert.finished_out(answer) for answer in answers]))
 
 
-async def results(request: NativeRequest[ResultsIn, None]) -> Reply:
+async def results(request: NativeRequest[ResultsIn, None]) -> Response:
     ids, wait_ms = request.message.ids, wait_of(request.message.wait)
     nothing: list[KeptResult | None] = [None] * len(ids)
     work = request.engine.results(request.queue, ids, wait_ms=wait_ms)
     found = await park(request.scope, request.receive, work, nothing)
-    return Reply(200, KeptResultsOut([kept and convert.kept_result_out(kept) for kept in found]))
+    return Response(200, KeptResultsOut([kept and convert.kept_result_out(kept) for kept in found]))
 
 
-async def release(request: NativeRequest[ReleaseIn, None]) -> Reply:
+async def release(request: NativeRequest[ReleaseIn, None]) -> Response:
     message = request.message
     lease = convert.lease(request.queue, message.lease)
     moved = await request.engine.release(lease, delay_ms=duration_ms(message.delay), error=message.error)
-    return Reply(200, convert.result_out(moved))
+    return Response(200, convert.result_out(moved))
 
 
-async def give_back(request: NativeRequest[GiveBackIn, None]) -> Reply:
+async def give_back(request: NativeRequest[GiveBackIn, None]) -> Response:
     message = request.message
     delay_ms = None if message.delay is UNSET else duration_ms(message.delay)
     moved = await request.engine.give_back(convert.lease(request.queue, message.lease), delay_ms=delay_ms)
-    return Reply(200, convert.result_out(moved))
+    return Response(200, convert.result_out(moved))
 
 
-async def kill(request: NativeRequest[KillIn, None]) -> Reply:
+async def kill(request: NativeRequest[KillIn, None]) -> Response:
     message = request.message
     moved = await request.engine.kill(convert.lease(request.queue, message.lease), error=message.error)
-    return Reply(200, convert.result_out(moved))
+    return Response(200, convert.result_out(moved))
 
 
-async def extend(request: NativeRequest[ExtendIn, None]) -> Reply:
+async def extend(request: NativeRequest[ExtendIn, None]) -> Response:
     message = request.message
     until = await request.engine.extend(convert.lease(request.queue, message.lease), duration_ms(message.ttr))
-    return Reply(200, ExtendedOut(until))
+    return Response(200, ExtendedOut(until))
 
 
-async def call(request: NativeRequest[PushIn, CallQuery]) -> Reply:
+async def call(request: NativeRequest[PushIn, CallQuery]) -> Response:
     """Push a job and wait for its answer. The job stays when nobody answers in time; calling again with its id and
     if_exists=keep waits on.
     """
@@ -176,4 +176,4 @@ async def call(request: NativeRequest[PushIn, CallQuery]) -> Reply:
     async def on_delivery(is_received: bool) -> None:
         await request_reply.end_call(engine, delivery, is_received=is_received)
 
-    return Reply(200, answer, on_delivery=on_delivery)
+    return Response(200, answer, on_delivery=on_delivery)

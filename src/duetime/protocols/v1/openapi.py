@@ -29,7 +29,7 @@ from duetime.model.errors import (
 from duetime.model.names import MAX_ID
 from duetime.protocols.tokens import Access
 from duetime.protocols.v1.examples import EXAMPLES, Example
-from duetime.protocols.v1.request import MAX_KEY, Headers, Reply
+from duetime.protocols.v1.request import MAX_KEY, Headers, Response
 from duetime.protocols.v1.routes import ROUTES, Errors, Route
 from duetime.wire.convert import error_out
 from duetime.wire.messages import NAME_PATTERN, ErrorOut
@@ -278,7 +278,7 @@ def _tidy(schema: Document) -> Document:
 
 # --- the two addresses that need no token; each answer is made when it is first asked for
 
-MakePage = Callable[[], Reply]
+MakePage = Callable[[], Response]
 
 HTML_HEADERS: Headers = [
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
@@ -287,18 +287,18 @@ HTML_HEADERS: Headers = [
 
 
 @functools.cache
-def _openapi_json() -> Reply:
-    return Reply(200, content=msgspec.json.encode(build()))
+def _openapi_json() -> Response:
+    return Response(200, content=msgspec.json.encode(build()))
 
 
 @functools.cache
-def _docs() -> Reply:
+def _docs() -> Response:
     # Few processes ever serve this page, and the import of Jinja2 takes longer than the start of the protocol.
     from jinja2 import Environment, PackageLoader  # noqa: PLC0415
 
     templates = Environment(loader=PackageLoader("duetime.protocols.v1", ""), autoescape=True, trim_blocks=True)
     page = templates.get_template("docs.html").render(document=build(), json_text=_json_text)
-    return Reply(200, headers=HTML_HEADERS, content=page.encode(), content_type=b"text/html; charset=utf-8")
+    return Response(200, headers=HTML_HEADERS, content=page.encode(), content_type=b"text/html; charset=utf-8")
 
 
 def _json_text(value: Any) -> str:

@@ -18,7 +18,7 @@ from duetime.model.clock import duration_ms, instant_ms
 from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound, MarkMismatch, StoreUnavailable
 from duetime.model.ids import encode
 from duetime.model.job import Event, Moved, NewJob
-from duetime.protocols.v1.request import Headers, NativeRequest, Reply, V1Operation, idempotency_key
+from duetime.protocols.v1.request import Headers, NativeRequest, Response, V1Operation, idempotency_key
 from duetime.stores.base import Mark, Push, Pushed, repair_mark
 from duetime.wire import convert
 from duetime.wire.messages import (
@@ -38,12 +38,12 @@ MAX_NUMBERED = 250
 REPLAYED: Headers = [(b"idempotent-replayed", b"true")]
 
 
-async def push(request: NativeRequest[PushIn, None]) -> Reply:
+async def push(request: NativeRequest[PushIn, None]) -> Response:
     message = request.message
     job = convert.new_job(message, request.make_id)
     mark = _key_mark(request.headers, request.raw)
     pushed = await request.engine.push(request.queue, [job], if_exists=message.if_exists, mark=mark, made_ids=True)
-    return PushOperation.reply(message, pushed)
+    return PushOperation.response(message, pushed)
 
 
 class PushOperation(V1Operation[PushIn]):
@@ -52,13 +52,13 @@ class PushOperation(V1Operation[PushIn]):
         return PushRequest(self.queue, Push((job,), message.if_exists, made_ids=True))
 
     @staticmethod
-    def reply(message: PushIn, result: Pushed) -> Reply:
+    def response(message: PushIn, result: Pushed) -> Response:
         [moved] = result.jobs
         status = 200 if moved.event is Event.KEPT else 201
-        return Reply(status, ResultOut(moved=moved), REPLAYED if result.repeated else ())
+        return Response(status, ResultOut(moved=moved), REPLAYED if result.repeated else ())
 
 
-async def push_batch(request: NativeRequest[BatchIn, None]) -> Reply:
+async def push_batch(request: NativeRequest[BatchIn, None]) -> Response:
     message = request.message
     mark = _key_mark(request.headers, request.raw)
     if message.mark is not None:
@@ -73,7 +73,7 @@ async def push_batch(request: NativeRequest[BatchIn, None]) -> Reply:
         answer = convert.pushed_out(pushed)
     else:
         answer = await _push_each(request, mark)
-    return Reply(201, answer, REPLAYED if answer.repeated else ())
+    return Response(201, answer, REPLAYED if answer.repeated else ())
 
 
 def _key_mark(headers: Mapping[bytes, bytes], body: bytes) -> Mark | None:
@@ -82,36 +82,36 @@ def _key_mark(headers: Mapping[bytes, bytes], body: bytes) -> Mark | None:
     return Mark(idempotency_key(headers), hashlib.sha256(body).digest(), KEY_LIFE_MS)
 
 
-async def cancel(request: NativeRequest[IdsIn, None]) -> Reply:
+async def cancel(request: NativeRequest[IdsIn, None]) -> Response:
     moved = await request.engine.cancel(request.queue, request.message.ids)
-    return Reply(200, ResultsOut([convert.result_out(one) for one in moved]))
+    return Response(200, ResultsOut([convert.result_out(one) for one in moved]))
 
 
-async def cancel_job(request: NativeRequest[None, None]) -> Reply:
+async def cancel_job(request: NativeRequest[None, None]) -> Response:
     [moved] = await request.engine.cancel(request.queue, [request.job_id])
     return _one(request, moved)
 
 
-async def reschedule(request: NativeRequest[RescheduleIn, None]) -> Reply:
+async def reschedule(request: NativeRequest[RescheduleIn, None]) -> Response:
     message = request.message
     delay_ms, due_at = _when(message)
     answers = await request.engine.reschedule(request.queue, message.ids, delay_ms=delay_ms, due_at=due_at)
-    return Reply(200, ResultsOut([convert.result_out(answer) for answer in answers]))
+    return Response(200, ResultsOut([convert.result_out(answer) for answer in answers]))
 
 
-async def reschedule_job(request: NativeRequest[WhenIn, None]) -> Reply:
+async def reschedule_job(request: NativeRequest[WhenIn, None]) -> Response:
     delay_ms, due_at = _when(request.message)
     [answer] = await request.engine.reschedule(request.queue, [request.job_id], delay_ms=delay_ms, due_at=due_at)
     return _one(request, answer)
 
 
-def _one(request: NativeRequest[Any, None], answer: Moved | DuetimeError | None) -> Reply:
+def _one(request: NativeRequest[Any, None], answer: Moved | DuetimeError | None) -> Response:
     """What happened to the job in the path. Raises JobNotFound."""
     if isinstance(answer, DuetimeError):
         raise answer
     if answer is None:
         raise JobNotFound.of(request.job_id, request.queue)
-    return Reply(200, convert.result_out(answer))
+    return Response(200, convert.result_out(answer))
 
 
 def _when(message: RescheduleIn | WhenIn) -> tuple[int, int | None]:

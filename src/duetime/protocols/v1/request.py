@@ -1,6 +1,6 @@
-"""One request and its reply, between ASGI and the handlers.
+"""One request and its response, between ASGI and the handlers.
 
-A handler gets a NativeRequest, which is admitted, decoded and checked. It returns a Reply, which the application
+A handler gets a NativeRequest, which is admitted, decoded and checked. It returns a Response, which the application
 encodes and sends.
 """
 
@@ -54,9 +54,9 @@ MAX_KEY = 200
 """A batch of single results appends a number to it, and a mark's name ends at 255."""
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """`content` is sent as it is, a message as JSON. `undo` gives back the jobs of a reply that could not be sent.
-    `on_delivery` is called once, after the reply was sent, with whether the client received it.
+class Response(msgspec.Struct, frozen=True):
+    """`content` is sent as it is, a message as JSON. `undo` gives back the jobs of a response that could not be sent.
+    `on_delivery` is called once, after the response was sent, with whether the client received it.
     """
 
     status: int
@@ -189,12 +189,12 @@ class DueQuery(Struct, forbid_unknown_fields=True):
 # --- errors
 
 
-def reply_to(error: DuetimeError) -> Reply:
+def error_response(error: DuetimeError) -> Response:
     message = error_out(error)
     if len(message.detail) > MAX_DETAIL:
         # Some details quote the request, which may be long.
         message.detail = f"{message.detail[:MAX_DETAIL]} ..."
-    return Reply(error.status, message, headers=_headers(error), content_type=PROBLEM)
+    return Response(error.status, message, headers=_headers(error), content_type=PROBLEM)
 
 
 def _headers(error: DuetimeError) -> list[tuple[bytes, bytes]]:
@@ -225,7 +225,7 @@ def not_valid(error: Exception, what: str) -> InvalidRequest:
 
 def internal_error() -> DuetimeError:
     """The answer to a crash: the traceback is in the log, under the request id that the client gets."""
-    return DuetimeError("the server failed; its log says more under the X-Request-ID of this reply")
+    return DuetimeError("internal server error; search the server's log for the X-Request-ID of this response")
 
 
 # --- the fast path
@@ -274,28 +274,28 @@ class V1Operation(Generic[In]):
         raise NotImplementedError
 
     @staticmethod
-    def reply(message: Any, result: Any) -> Reply:
+    def response(message: Any, result: Any) -> Response:
         raise NotImplementedError
 
     def respond(self, exchange: Exchange, result: Any) -> None:
         submitted: Submitted = exchange.context
         try:
-            reply = self.reply(submitted.message, result)
+            response = self.response(submitted.message, result)
         except DuetimeError as error:
-            reply = reply_to(error)
-        self.finish(exchange, reply)
+            response = error_response(error)
+        self.finish(exchange, response)
 
     def fail(self, exchange: Exchange, error: Exception) -> None:
         if not isinstance(error, DuetimeError):
             log.error("request_failed", exc_info=error)
             error = internal_error()
-        self.finish(exchange, reply_to(error))
+        self.finish(exchange, error_response(error))
 
-    def finish(self, exchange: Exchange, reply: Reply) -> bool:
+    def finish(self, exchange: Exchange, response: Response) -> bool:
         """False if the client disconnected."""
-        headers = ((b"content-type", reply.content_type), *reply.headers)
-        return exchange.finish(reply.status, headers, encode(reply.message))
+        headers = ((b"content-type", response.content_type), *response.headers)
+        return exchange.finish(response.status, headers, encode(response.message))
 
 
 AnyRequest = NativeRequest[Any, Any]
-Handler = Callable[[AnyRequest], Awaitable[Reply]]
+Handler = Callable[[AnyRequest], Awaitable[Response]]

@@ -19,7 +19,7 @@ from duetime.protocols.v1.request import (
     ListQuery,
     NativeRequest,
     QueuesQuery,
-    Reply,
+    Response,
 )
 from duetime.wire import convert
 from duetime.wire.job_output import read_output
@@ -41,38 +41,38 @@ AT_ONCE = 100
 DEFAULT_BUCKETS = 60
 
 
-async def get_job(request: NativeRequest[None, None]) -> Reply:
+async def get_job(request: NativeRequest[None, None]) -> Response:
     [job] = await request.engine.store.get(request.queue, [request.job_id])
     if job is None:
         raise JobNotFound.of(request.job_id, request.queue)
-    return Reply(200, convert.job_out(job))
+    return Response(200, convert.job_out(job))
 
 
-async def get_jobs(request: NativeRequest[IdsIn, None]) -> Reply:
+async def get_jobs(request: NativeRequest[IdsIn, None]) -> Response:
     ids = [check_id(job_id) for job_id in dict.fromkeys(request.message.ids)]
     jobs = await request.engine.store.get(request.queue, ids)
-    return Reply(200, JobsOut([job and convert.job_out(job) for job in jobs], left_out=ids[len(jobs) :]))
+    return Response(200, JobsOut([job and convert.job_out(job) for job in jobs], left_out=ids[len(jobs) :]))
 
 
-async def list_jobs(request: NativeRequest[None, ListQuery]) -> Reply:
+async def list_jobs(request: NativeRequest[None, ListQuery]) -> Response:
     query = request.query
     cursor = None if query.cursor is UNSET else query.cursor
     page = await request.engine.store.list_jobs(request.queue, query.state, cursor=cursor, limit=query.limit)
-    return Reply(200, convert.page_out(page))
+    return Response(200, convert.page_out(page))
 
 
-async def get_queue(request: NativeRequest[None, None]) -> Reply:
+async def get_queue(request: NativeRequest[None, None]) -> Response:
     [status] = await _statuses(request.engine, [request.queue])
-    return Reply(200, status)
+    return Response(200, status)
 
 
-async def list_queues(request: NativeRequest[None, QueuesQuery]) -> Reply:
+async def list_queues(request: NativeRequest[None, QueuesQuery]) -> Response:
     namespace = None if request.query.namespace is UNSET else request.query.namespace
     queues = await request.engine.store.queues(namespace)
     found: list[QueueOut] = []
     for some in chunks(queues, AT_ONCE):
         found += await _statuses(request.engine, some)
-    return Reply(200, QueuesOut(found))
+    return Response(200, QueuesOut(found))
 
 
 async def _statuses(engine: Engine, queues: Sequence[Queue]) -> list[QueueOut]:
@@ -85,27 +85,27 @@ async def _statuses(engine: Engine, queues: Sequence[Queue]) -> list[QueueOut]:
     ]
 
 
-async def list_namespaces(request: NativeRequest[None, None]) -> Reply:
+async def list_namespaces(request: NativeRequest[None, None]) -> Response:
     queues = await request.engine.store.queues()
-    return Reply(200, NamespacesOut(sorted({queue.namespace for queue in queues})))
+    return Response(200, NamespacesOut(sorted({queue.namespace for queue in queues})))
 
 
-async def get_namespace(request: NativeRequest[None, None]) -> Reply:
+async def get_namespace(request: NativeRequest[None, None]) -> Response:
     info = await request.engine.store.ping()
     for problem in info.problems.values():
         raise problem  # a client that compares epochs must not treat a member that is down as a wiped store
-    return Reply(200, NamespaceOut(request.queue.namespace, info.epoch, info.now))
+    return Response(200, NamespaceOut(request.queue.namespace, info.epoch, info.now))
 
 
-async def list_workers(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await find_workers(request.engine.store.registry, request.queue.namespace))
+async def list_workers(request: NativeRequest[None, None]) -> Response:
+    return Response(200, await find_workers(request.engine.store.registry, request.queue.namespace))
 
 
-async def get_output(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await read_output(request.engine.store.registry, request.queue, request.job_id))
+async def get_output(request: NativeRequest[None, None]) -> Response:
+    return Response(200, await read_output(request.engine.store.registry, request.queue, request.job_id))
 
 
-async def journal_nodes(request: NativeRequest[None, None]) -> Reply:
+async def journal_nodes(request: NativeRequest[None, None]) -> Response:
     nodes = await registered(request.engine.store)
     found = [
         JournalNodeOut(name, one.at, one.last, one.abandoned, one.host, one.pid, one.journal, one.seen_at)
@@ -113,18 +113,18 @@ async def journal_nodes(request: NativeRequest[None, None]) -> Reply:
     ]
     journaling = await find_journaling(request.engine.store)
     # The server's entries have its own name of the pool, not the one in the store's record.
-    return Reply(200, JournalNodesOut(found, request.pool, journaling.since if journaling else 0))
+    return Response(200, JournalNodesOut(found, request.pool, journaling.since if journaling else 0))
 
 
-async def totals(request: NativeRequest[None, None]) -> Reply:
+async def totals(request: NativeRequest[None, None]) -> Response:
     [found] = await request.engine.store.totals([request.queue])
-    return Reply(200, found)
+    return Response(200, found)
 
 
-async def due(request: NativeRequest[None, DueQuery]) -> Reply:
+async def due(request: NativeRequest[None, DueQuery]) -> Response:
     edges = await _edges(request)
     counts = await request.engine.store.due_histogram(request.queue, edges)
-    return Reply(200, HistogramOut(edges, list(counts)))
+    return Response(200, HistogramOut(edges, list(counts)))
 
 
 async def _edges(request: NativeRequest[None, DueQuery]) -> list[int]:
