@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from duetime.engine.recorder import Recorder, Step
+from duetime.engine.recorder import Recorder, StoreCall
 from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.model.job import Delivery, Event, Lease, Moved
@@ -307,11 +307,11 @@ class Notebook(Recorder):
         self._free_at = 0.0
         self.written: set[tuple[Queue, str, int]] = set()
 
-    def after(self, step: Step, outcome: Any) -> Any:
-        if step.verb == "push" and not isinstance(outcome, BaseException):
-            _, parts = pushed_parts(step.asked, outcome)
+    def after(self, call: StoreCall, outcome: Any) -> Any:
+        if call.verb == "push" and not isinstance(outcome, BaseException):
+            _, parts = pushed_parts(call.asked, outcome)
             jobs = [moved for part in parts if isinstance(part, Pushed) for moved in part.jobs]
-            self._noted |= {(step.queue, moved.id, moved.born) for moved in jobs}
+            self._noted |= {(call.queue, moved.id, moved.born) for moved in jobs}
         return outcome
 
     def flushed(self) -> asyncio.Future[None] | None:

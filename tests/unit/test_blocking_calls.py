@@ -19,7 +19,7 @@ from duetime.client.client import Client
 from duetime.client.embedded_transport import SyncEmbedded
 from duetime.client.store_calls import journal_nodes
 from duetime.engine import Engine
-from duetime.engine.recorder import Recorder, Step
+from duetime.engine.recorder import Recorder, StoreCall
 from duetime.engine.requests import AckRequest, PushRequest
 from duetime.journal.events import Entry
 from duetime.journal.reader import read_journal
@@ -261,8 +261,8 @@ class Watcher(Recorder):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def after(self, step: Step, outcome: Any) -> Any:
-        self.heard.append(step.verb)
+    def after(self, call: StoreCall, outcome: Any) -> Any:
+        self.heard.append(call.verb)
         return outcome
 
 

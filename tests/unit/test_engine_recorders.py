@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from duetime.engine import Engine
-from duetime.engine.recorder import Notified, Recorder, Step
+from duetime.engine.recorder import Notified, Recorder, StoreCall
 from duetime.model.errors import DuetimeError, JournalFull, StoreUnavailable
 from duetime.model.job import Lease, Moved, State
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved
@@ -27,22 +27,22 @@ class Watcher(Recorder):
         self.heard: list[tuple[str, object]] = []
         self.batches: list[tuple[str, int]] = []
         self.refused: dict[str, DuetimeError] = {}
-        self.under_way: set[Step] = set()
+        self.under_way: set[StoreCall] = set()
         self.pending: Future[None] | None = None
 
-    def before(self, step: Step) -> None:
-        if error := self.refused.get(step.verb):
+    def before(self, call: StoreCall) -> None:
+        if error := self.refused.get(call.verb):
             raise error
-        self.under_way.add(step)
+        self.under_way.add(call)
 
-    def after(self, step: Step, outcome: Any) -> Any:
-        if step.verb != "notify":
-            self.under_way.remove(step)
-        self.batches.append((step.verb, step.callers))
-        self.heard.append((step.verb, self._told(step, outcome)))
+    def after(self, call: StoreCall, outcome: Any) -> Any:
+        if call.verb != "notify":
+            self.under_way.remove(call)
+        self.batches.append((call.verb, call.callers))
+        self.heard.append((call.verb, self._told(call, outcome)))
         return outcome
 
-    def _told(self, step: Step, outcome: Any) -> object:
+    def _told(self, call: StoreCall, outcome: Any) -> object:
         match outcome:
             case Exception():
                 return "failed"
@@ -126,12 +126,12 @@ class BrokenWatcher(Watcher):
             self.broken = None
             raise ValueError("a bug")
 
-    def before(self, step: Step) -> None:
+    def before(self, call: StoreCall) -> None:
         self._run("before")
-        super().before(step)
+        super().before(call)
 
-    def after(self, step: Step, outcome: Any) -> Any:
-        outcome = super().after(step, outcome)
+    def after(self, call: StoreCall, outcome: Any) -> Any:
+        outcome = super().after(call, outcome)
         self._run("after")
         return outcome
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from duetime.engine import Engine
-from duetime.engine.recorder import ALL_QUEUES, Recorders, Step
+from duetime.engine.recorder import ALL_QUEUES, Recorders, StoreCall
 from duetime.metrics.meters import OTHER, Meters, Snapshot
 from duetime.metrics.recorder import COUNTERS, MAX_RUNNING, MAX_TASKS, VERBS, MetricsRecorder, PoolMeters, TimedStore
 from duetime.model.errors import LeaseLost, StoreUnavailable
@@ -42,7 +42,7 @@ class RecordingStore(ForwardingStore):
         about = args[0]
         queue = about.queue if isinstance(about, Lease) else about if isinstance(about, Queue) else ALL_QUEUES
         asked = [about] if isinstance(about, Lease) else args[1] if len(args) > 1 else ()
-        return await self._recorders.run(Step(verb, queue, asked), lambda: call(*args, **options))
+        return await self._recorders.run(StoreCall(verb, queue, asked), lambda: call(*args, **options))
 
 
 class Bench:

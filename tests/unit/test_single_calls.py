@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from duetime.engine import Engine
-from duetime.engine.recorder import Recorder, Step
+from duetime.engine.recorder import Recorder, StoreCall
 from duetime.engine.requests import AckRequest, PushRequest, Request, ReserveRequest
 from duetime.model.errors import JobExists, StoreDamaged, StoreUnavailable
 from duetime.model.job import Event, IfExists, Moved, NewJob, Priority
@@ -215,8 +215,8 @@ class Watcher(Recorder):
     def __init__(self) -> None:
         self.heard: list[tuple[str, int]] = []
 
-    def after(self, step: Step, outcome: Any) -> Any:
-        self.heard.append((step.verb, step.callers))
+    def after(self, call: StoreCall, outcome: Any) -> Any:
+        self.heard.append((call.verb, call.callers))
         return outcome
 
 

@@ -18,7 +18,7 @@ from duetime.bridges.foreign import HELD_BYTES, ForeignQueues
 from duetime.client import Client, calls
 from duetime.client.call import Call
 from duetime.client.store_link import STORE_ONLY
-from duetime.engine.recorder import Step
+from duetime.engine.recorder import StoreCall
 from duetime.model.backoff import Outage
 from duetime.model.clock import MAX_INSTANT
 from duetime.model.errors import InvalidRequest, LeaseLost, StoreUnavailable
@@ -50,10 +50,10 @@ def bury(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark |
         pushed = await engine.push(queue, waiting, if_exists=if_exists, mark=mark)
         for job in pushed.jobs:
             lease = Lease(queue, job.id, job.born, job.attempt)
-            step = Step("kill", queue, [lease], error=DEAD_THERE)
+            call = StoreCall("kill", queue, [lease], error=DEAD_THERE)
             # Gone or dead already: this is a repetition.
             with suppress(LeaseLost):
-                await engine.recorders.run_alone(step, functools.partial(_kill_waiting, engine, lease))
+                await engine.recorders.run_alone(call, functools.partial(_kill_waiting, engine, lease))
         return pushed
 
     def request() -> Any:

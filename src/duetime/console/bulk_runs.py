@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from duetime.console.job_lines import job_line, read_job_line
 from duetime.engine.engine import Engine
-from duetime.engine.recorder import Step
+from duetime.engine.recorder import StoreCall
 from duetime.model.clock import MAX_INSTANT
 from duetime.model.errors import DuetimeError
 from duetime.model.job import STEP_BYTES, STEP_JOBS, IfExists, Job, Moved, NewJob, Reason, State, payload_bytes
@@ -315,7 +315,7 @@ async def _bury(engine: Engine, queue: Queue, withdrawals: Sequence[Withdrawal])
     buried = 0
     for at in range(0, len(withdrawals), STEP_JOBS):
         part = withdrawals[at : at + STEP_JOBS]
-        step = Step("cancel", queue, [one.id for one in part])
-        answers = await engine.recorders.run_alone(step, lambda part=part: engine.store.withdraw(queue, part))
+        call = StoreCall("cancel", queue, [one.id for one in part])
+        answers = await engine.recorders.run_alone(call, lambda part=part: engine.store.withdraw(queue, part))
         buried += sum(isinstance(one, Moved) for one in answers)
     return buried

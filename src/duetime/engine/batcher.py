@@ -39,7 +39,7 @@ from msgspec import Struct, field
 
 from duetime.engine.priority_rotation import PriorityRotation
 from duetime.engine.reaper import Reaper
-from duetime.engine.recorder import Recorders, Step
+from duetime.engine.recorder import Recorders, StoreCall
 from duetime.engine.requests import (
     AckByIdRequest,
     AckRequest,
@@ -356,25 +356,25 @@ class VerbLane(Lane[Asked, Answer]):
         flushed = None if self.is_read else batcher.recorders.flushed
         super().__init__(batcher.replies, max_weight=self.request.max_weight, flushed=flushed)
 
-    def step(self, queue: Queue, requests: Sequence[Asked]) -> Step:
+    def make_call(self, queue: Queue, requests: Sequence[Asked]) -> StoreCall:
         raise NotImplementedError
 
-    def jobs(self, step: Step) -> int:
+    def jobs(self, call: StoreCall) -> int:
         """How many jobs the call is for; 0 if it is never heavy."""
-        return len(step.asked)
+        return len(call.asked)
 
-    def store_call(self, step: Step) -> Awaitable[Any]:
+    def store_call(self, call: StoreCall) -> Awaitable[Any]:
         raise NotImplementedError
 
-    def single(self, one_job: OneJob, step: Step, reply: "SingleCall[Any, Any]") -> Send | None:
-        """Prepare the single-job call for a step of one request; None if there is none for it."""
+    def single(self, one_job: OneJob, call: StoreCall, reply: "SingleCall[Any, Any]") -> Send | None:
+        """Prepare the single-job call for one request; None if there is none for it."""
         return None
 
-    def answers(self, step: Step, requests: Sequence[Asked], outcome: Any) -> Sequence[Any]:
+    def answers(self, call: StoreCall, requests: Sequence[Asked], outcome: Any) -> Sequence[Any]:
         """One answer or error per request."""
         raise NotImplementedError
 
-    def failed(self, step: Step) -> None:
+    def failed(self, call: StoreCall) -> None:
         """The call raised an error, or was not made."""
 
     async def call(self, queue: Queue, requests: Sequence[Asked]) -> Sequence[Any]:
@@ -383,34 +383,34 @@ class VerbLane(Lane[Asked, Answer]):
         A store serves its calls one after the other, and a flooded queue has up to six calls under way. Two keep a
         store busy; with more, a job of another queue only waits longer.
         """
-        step = self.step(queue, requests)
+        call = self.make_call(queue, requests)
         heavy, has_turn = self.batcher.heavy, False
         try:
-            if self.jobs(step) >= HEAVY_JOBS:
+            if self.jobs(call) >= HEAVY_JOBS:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(HEAVY_WAIT_S):
                         has_turn = await heavy.acquire()
-            outcome = await self.recorders.run(step, lambda: self.store_call(step))
+            outcome = await self.recorders.run(call, lambda: self.store_call(call))
         except BaseException:
-            self.failed(step)
+            self.failed(call)
             raise
         finally:
             if has_turn:
                 heavy.release()
-        return self.answers(step, requests, outcome)
+        return self.answers(call, requests, outcome)
 
     def start_single(self, request: Asked, reply: Reply[Answer], inbox: Inbox[Asked, Answer]) -> bool:
         one_job = self.store.one_job
         if one_job is None or not self.recorders.is_ready:
             return False
-        step = self.step(request.queue, (request,))
-        single = SingleCall(self, step, request, reply, inbox)
+        call = self.make_call(request.queue, (request,))
+        single = SingleCall(self, call, request, reply, inbox)
         try:
-            send = self.single(one_job, step, single)
+            send = self.single(one_job, call, single)
             if send is None:
-                self.failed(step)
+                self.failed(call)
                 return False
-            self.recorders.before(step)
+            self.recorders.before(call)
         except Exception as error:  # of any kind: the caller gets it
             asyncio.get_running_loop().call_soon(single.fail, error)
             return True
@@ -424,31 +424,31 @@ class VerbLane(Lane[Asked, Answer]):
 class SingleCall(Generic[Asked, Answer]):
     """A call for one request without a task. Gets the store's answer, records it, and answers the request."""
 
-    __slots__ = ("_inbox", "_lane", "_reply", "_request", "_step")
+    __slots__ = ("_call", "_inbox", "_lane", "_reply", "_request")
 
     def __init__(
         self,
         lane: VerbLane[Asked, Answer],
-        step: Step,
+        call: StoreCall,
         request: Asked,
         reply: Reply[Answer],
         inbox: Inbox[Asked, Answer],
     ) -> None:
-        self._lane, self._step, self._request, self._reply, self._inbox = lane, step, request, reply, inbox
+        self._lane, self._call, self._request, self._reply, self._inbox = lane, call, request, reply, inbox
 
     def done(self) -> bool:
         return False
 
     def set_result(self, answer: Any, /) -> None:
         # A reserve has one answer for all requests, other verbs have a list with one for each.
-        recorded = self._lane.recorders.after(self._step, answer if self._step.verb == "reserve" else [answer])
+        recorded = self._lane.recorders.after(self._call, answer if self._call.verb == "reserve" else [answer])
         if iscoroutine(recorded):
             self._lane.replies.spawn(self._answer_later(recorded))
         else:
             self._answer(recorded)
 
     def set_exception(self, error: Exception, /) -> None:
-        recorded = self._lane.recorders.after(self._step, error)
+        recorded = self._lane.recorders.after(self._call, error)
         if iscoroutine(recorded):
             self._lane.replies.spawn(self._fail_later(recorded, error))
         else:
@@ -469,9 +469,9 @@ class SingleCall(Generic[Asked, Answer]):
             self.fail(error)
 
     def _answer(self, outcome: Any) -> None:
-        lane, queue = self._lane, self._step.queue
+        lane, queue = self._lane, self._call.queue
         try:
-            [answer] = lane.answers(self._step, (self._request,), outcome)
+            [answer] = lane.answers(self._call, (self._request,), outcome)
         except Exception as error:  # a bug; the caller gets it
             answer = error
         lane.single_ended(queue, self._inbox)
@@ -479,36 +479,36 @@ class SingleCall(Generic[Asked, Answer]):
 
     def fail(self, error: Exception) -> None:
         """Answer with an error that needs no record."""
-        self._lane.failed(self._step)
-        self._lane.single_ended(self._step.queue, self._inbox)
+        self._lane.failed(self._call)
+        self._lane.single_ended(self._call.queue, self._inbox)
         _fail(self._reply, error)
 
 
 class PushLane(VerbLane[PushRequest, Pushed]):
     request = PushRequest
 
-    def step(self, queue: Queue, requests: Sequence[PushRequest]) -> Step:
-        return Step("push", queue, [request.push for request in requests], len(requests))
+    def make_call(self, queue: Queue, requests: Sequence[PushRequest]) -> StoreCall:
+        return StoreCall("push", queue, [request.push for request in requests], len(requests))
 
-    def jobs(self, step: Step) -> int:
-        return sum([len(push.jobs) for push in step.asked])
+    def jobs(self, call: StoreCall) -> int:
+        return sum([len(push.jobs) for push in call.asked])
 
-    def store_call(self, step: Step) -> Awaitable[Sequence[Pushed | DuetimeError]]:
-        return self.store.push(step.queue, step.asked)
+    def store_call(self, call: StoreCall) -> Awaitable[Sequence[Pushed | DuetimeError]]:
+        return self.store.push(call.queue, call.asked)
 
-    def single(self, one_job: OneJob, step: Step, reply: SingleCall[Any, Any]) -> Send | None:
-        [push] = step.asked
-        return one_job.push(step.queue, push, reply) if push.is_single else None
+    def single(self, one_job: OneJob, call: StoreCall, reply: SingleCall[Any, Any]) -> Send | None:
+        [push] = call.asked
+        return one_job.push(call.queue, push, reply) if push.is_single else None
 
     def answers(
-        self, step: Step, requests: Sequence[PushRequest], outcome: Sequence[Pushed | DuetimeError]
+        self, call: StoreCall, requests: Sequence[PushRequest], outcome: Sequence[Pushed | DuetimeError]
     ) -> Sequence[Pushed | DuetimeError]:
         """Wakes waiting consumers here, because a cancelled caller's push still happened."""
-        if self.batcher.waiters.has_waiters(step.queue):
-            _, parts = pushed_parts(step.asked, outcome)
+        if self.batcher.waiters.has_waiters(call.queue):
+            _, parts = pushed_parts(call.asked, outcome)
             for part in parts:
                 if isinstance(part, Pushed) and not part.repeated:
-                    self.batcher.moved(step.queue, part.jobs)
+                    self.batcher.moved(call.queue, part.jobs)
         return outcome
 
 
@@ -520,7 +520,7 @@ class ReserveLane(VerbLane[ReserveRequest, list[Delivery]]):
     def orphan(self, answer: list[Delivery]) -> None:
         self.batcher.give_back(answer)
 
-    def step(self, queue: Queue, requests: Sequence[ReserveRequest]) -> Step:
+    def make_call(self, queue: Queue, requests: Sequence[ReserveRequest]) -> StoreCall:
         next_turns = self.batcher.rotation(queue).next_turns
         groups: list[list[int]] = []  # [ttr_ms, limit]
         for request in requests:
@@ -529,23 +529,25 @@ class ReserveLane(VerbLane[ReserveRequest, list[Delivery]]):
             else:
                 groups.append([request.ttr_ms, request.limit])
         asks = [Ask(limit, ttr_ms, next_turns(limit)) for ttr_ms, limit in groups]
-        return Step("reserve", queue, asks, len(requests), version=self.batcher.waiters.version)
+        return StoreCall("reserve", queue, asks, len(requests), version=self.batcher.waiters.version)
 
-    def jobs(self, step: Step) -> int:
-        return sum([ask.limit for ask in step.asked])
+    def jobs(self, call: StoreCall) -> int:
+        return sum([ask.limit for ask in call.asked])
 
-    def store_call(self, step: Step) -> Awaitable[Reserved]:
-        return self.store.reserve(step.queue, step.asked)
+    def store_call(self, call: StoreCall) -> Awaitable[Reserved]:
+        return self.store.reserve(call.queue, call.asked)
 
-    def single(self, one_job: OneJob, step: Step, reply: SingleCall[Any, Any]) -> Send | None:
-        [ask] = step.asked
-        return one_job.reserve(step.queue, ask, reply) if ask.limit == 1 else None
+    def single(self, one_job: OneJob, call: StoreCall, reply: SingleCall[Any, Any]) -> Send | None:
+        [ask] = call.asked
+        return one_job.reserve(call.queue, ask, reply) if ask.limit == 1 else None
 
-    def answers(self, step: Step, requests: Sequence[ReserveRequest], outcome: Reserved) -> Sequence[list[Delivery]]:
-        self.batcher.waiters.on_reserve_result(step.queue, outcome, step.version)
+    def answers(
+        self, call: StoreCall, requests: Sequence[ReserveRequest], outcome: Reserved
+    ) -> Sequence[list[Delivery]]:
+        self.batcher.waiters.on_reserve_result(call.queue, outcome, call.version)
         unused, shares = 0, list[list[Delivery]]()
         asking = iter(requests)
-        for ask, deliveries in zip(step.asked, outcome.deliveries, strict=True):
+        for ask, deliveries in zip(call.asked, outcome.deliveries, strict=True):
             if deliveries:
                 self.batcher.reaper.expect(ask.ttr_ms / 1000)
             unused += ask.limit - len(deliveries)
@@ -555,47 +557,47 @@ class ReserveLane(VerbLane[ReserveRequest, list[Delivery]]):
                 shares.append(list(deliveries[at : at + limit]))
                 at += limit
         if unused:
-            self.batcher.rotation(step.queue).return_turns(unused)
+            self.batcher.rotation(call.queue).return_turns(unused)
         return shares
 
-    def failed(self, step: Step) -> None:
-        self.batcher.rotation(step.queue).return_turns(self.jobs(step))
+    def failed(self, call: StoreCall) -> None:
+        self.batcher.rotation(call.queue).return_turns(self.jobs(call))
 
 
 class AckLane(VerbLane[AckRequest, Sequence[Moved | LeaseLost | None]]):
     request = AckRequest
 
-    def step(self, queue: Queue, requests: Sequence[AckRequest]) -> Step:
-        return Step("ack", queue, [lease for request in requests for lease in request.leases], len(requests))
+    def make_call(self, queue: Queue, requests: Sequence[AckRequest]) -> StoreCall:
+        return StoreCall("ack", queue, [lease for request in requests for lease in request.leases], len(requests))
 
-    def store_call(self, step: Step) -> Awaitable[Sequence[Moved | LeaseLost | StoreUnavailable | None]]:
-        return self.store.ack(step.queue, step.asked)
+    def store_call(self, call: StoreCall) -> Awaitable[Sequence[Moved | LeaseLost | StoreUnavailable | None]]:
+        return self.store.ack(call.queue, call.asked)
 
-    def single(self, one_job: OneJob, step: Step, reply: SingleCall[Any, Any]) -> Send | None:
-        return one_job.ack(step.asked[0], reply) if len(step.asked) == 1 else None
+    def single(self, one_job: OneJob, call: StoreCall, reply: SingleCall[Any, Any]) -> Send | None:
+        return one_job.ack(call.asked[0], reply) if len(call.asked) == 1 else None
 
-    def answers(self, step: Step, requests: Sequence[AckRequest], outcome: Sequence[Any]) -> Sequence[Any]:
+    def answers(self, call: StoreCall, requests: Sequence[AckRequest], outcome: Sequence[Any]) -> Sequence[Any]:
         return _split(outcome, [request.leases for request in requests])
 
 
 class FinishLane(VerbLane[FinishRequest, Sequence[Finished | DuetimeError | None]]):
     request = FinishRequest
 
-    def step(self, queue: Queue, requests: Sequence[FinishRequest]) -> Step:
-        return Step("finish", queue, [one for request in requests for one in request.finishes], len(requests))
+    def make_call(self, queue: Queue, requests: Sequence[FinishRequest]) -> StoreCall:
+        return StoreCall("finish", queue, [one for request in requests for one in request.finishes], len(requests))
 
-    def jobs(self, step: Step) -> int:
-        return sum([1 + len(one.then) for one in step.asked])
+    def jobs(self, call: StoreCall) -> int:
+        return sum([1 + len(one.then) for one in call.asked])
 
-    def store_call(self, step: Step) -> Awaitable[Sequence[Finished | DuetimeError | None]]:
-        return self.store.finish(step.queue, step.asked)
+    def store_call(self, call: StoreCall) -> Awaitable[Sequence[Finished | DuetimeError | None]]:
+        return self.store.finish(call.queue, call.asked)
 
-    def answers(self, step: Step, requests: Sequence[FinishRequest], outcome: Sequence[Any]) -> Sequence[Any]:
+    def answers(self, call: StoreCall, requests: Sequence[FinishRequest], outcome: Sequence[Any]) -> Sequence[Any]:
         """Wakes the callers of this process that wait for jobs or results."""
-        done = [(one, answer) for one, answer in zip(step.asked, outcome, strict=True) if isinstance(answer, Finished)]
-        self.batcher.moved(step.queue, [moved for _, answer in done for moved in answer.then])
+        done = [(one, answer) for one, answer in zip(call.asked, outcome, strict=True) if isinstance(answer, Finished)]
+        self.batcher.moved(call.queue, [moved for _, answer in done for moved in answer.then])
         if kept := [one.lease.id for one, _ in done if one.keeps_result]:
-            self.batcher.results.on_results_kept(step.queue, kept)
+            self.batcher.results.on_results_kept(call.queue, kept)
         return _split(outcome, [request.finishes for request in requests])
 
 
@@ -603,16 +605,16 @@ class CancelLane(VerbLane[IdsRequest[Any], Sequence[Moved | None]]):
     request = CancelRequest
     verb, is_finished = "cancel", False
 
-    def step(self, queue: Queue, requests: Sequence[IdsRequest[Any]]) -> Step:
-        return Step(self.verb, queue, [job_id for request in requests for job_id in request.ids], len(requests))
+    def make_call(self, queue: Queue, requests: Sequence[IdsRequest[Any]]) -> StoreCall:
+        return StoreCall(self.verb, queue, [job_id for request in requests for job_id in request.ids], len(requests))
 
-    def jobs(self, step: Step) -> int:
+    def jobs(self, call: StoreCall) -> int:
         return 0
 
-    def store_call(self, step: Step) -> Awaitable[Sequence[Moved | StoreUnavailable | None]]:
-        return self.store.cancel(step.queue, step.asked, finished=self.is_finished)
+    def store_call(self, call: StoreCall) -> Awaitable[Sequence[Moved | StoreUnavailable | None]]:
+        return self.store.cancel(call.queue, call.asked, finished=self.is_finished)
 
-    def answers(self, step: Step, requests: Sequence[IdsRequest[Any]], outcome: Sequence[Any]) -> Sequence[Any]:
+    def answers(self, call: StoreCall, requests: Sequence[IdsRequest[Any]], outcome: Sequence[Any]) -> Sequence[Any]:
         return _split(outcome, [request.ids for request in requests])
 
 
@@ -624,21 +626,21 @@ class AckByIdLane(CancelLane):
 class ResultsLane(VerbLane[ResultsRequest, Mapping[str, KeptResult]]):
     request, is_read = ResultsRequest, True
 
-    def step(self, queue: Queue, requests: Sequence[ResultsRequest]) -> Step:
+    def make_call(self, queue: Queue, requests: Sequence[ResultsRequest]) -> StoreCall:
         ids = list(dict.fromkeys(job_id for request in requests for job_id in request.ids))
-        return Step("results", queue, ids, len(requests))
+        return StoreCall("results", queue, ids, len(requests))
 
-    def jobs(self, step: Step) -> int:
+    def jobs(self, call: StoreCall) -> int:
         return 0
 
-    async def store_call(self, step: Step) -> list[KeptResult | None]:
+    async def store_call(self, call: StoreCall) -> list[KeptResult | None]:
         found: list[KeptResult | None] = []
-        while left := step.asked[len(found) :]:
-            found += await self.store.results(step.queue, left)
+        while left := call.asked[len(found) :]:
+            found += await self.store.results(call.queue, left)
         return found
 
     def answers(
-        self, step: Step, requests: Sequence[ResultsRequest], outcome: Sequence[KeptResult | None]
+        self, call: StoreCall, requests: Sequence[ResultsRequest], outcome: Sequence[KeptResult | None]
     ) -> Sequence[dict[str, KeptResult]]:
         found = {one.id: one for one in outcome if one}
         return [{job_id: found[job_id] for job_id in request.ids if job_id in found} for request in requests]

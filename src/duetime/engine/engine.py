@@ -24,7 +24,7 @@ from duetime.engine import requests
 from duetime.engine.batcher import Batcher
 from duetime.engine.blocking import BlockingCalls
 from duetime.engine.reaper import Reaper
-from duetime.engine.recorder import Recorder, Recorders, Step
+from duetime.engine.recorder import Recorder, Recorders, StoreCall
 from duetime.engine.requests import (
     AckAndReserveRequest,
     AckByIdRequest,
@@ -193,7 +193,7 @@ class Engine:
         for chunk in chunks(ids):
             with _partly_done(answers):
                 step = await self.recorders.run_alone(
-                    Step("reschedule", queue, chunk),
+                    StoreCall("reschedule", queue, chunk),
                     lambda ids=chunk: self.store.reschedule(queue, ids, delay_ms=delay_ms, due_at=due_at),
                 )
             self._batcher.moved(queue, step)
@@ -285,8 +285,8 @@ class Engine:
         """Give a job back to be tried again after a delay."""
         check_lease(lease)
         check_times(delay_ms=delay_ms)
-        step = Step("release", lease.queue, [lease], error=_cut(error))
-        moved = await self.recorders.run_alone(step, lambda: self.store.release(lease, delay_ms, step.error))
+        call = StoreCall("release", lease.queue, [lease], error=_cut(error))
+        moved = await self.recorders.run_alone(call, lambda: self.store.release(lease, delay_ms, call.error))
         self._batcher.moved(lease.queue, [moved])
         return moved
 
@@ -294,16 +294,16 @@ class Engine:
         """Undo a delivery that its consumer did not get, or cannot work on before a delay."""
         check_lease(lease)
         check_times(delay_ms=delay_ms or 0)
-        step = Step("give_back", lease.queue, [lease])
-        moved = await self.recorders.run_alone(step, lambda: self.store.give_back(lease, delay_ms))
+        call = StoreCall("give_back", lease.queue, [lease])
+        moved = await self.recorders.run_alone(call, lambda: self.store.give_back(lease, delay_ms))
         self._batcher.moved(lease.queue, [moved])
         return moved
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
         """Send a job to the dead letters."""
         check_lease(lease)
-        step = Step("kill", lease.queue, [lease], error=_cut(error))
-        return await self.recorders.run_alone(step, lambda: self.store.kill(lease, step.error))
+        call = StoreCall("kill", lease.queue, [lease], error=_cut(error))
+        return await self.recorders.run_alone(call, lambda: self.store.kill(lease, call.error))
 
     async def extend(self, lease: Lease, ttr_ms: int = DEFAULT_TTR_MS) -> int:
         """Renew a lease; answers its new end."""
@@ -394,7 +394,7 @@ class Engine:
             want = min(limit - len(moved), STEP_JOBS) if chunk is None else len(chunk)
             with _partly_done(moved):
                 answers = await self.recorders.run_alone(
-                    Step("respawn", queue, chunk or ()),
+                    StoreCall("respawn", queue, chunk or ()),
                     lambda ids=chunk, want=want: self.store.respawn(
                         queue, ids=ids, limit=want, ttl_ms=ttl_ms, tries=tries
                     ),
@@ -417,7 +417,7 @@ class Engine:
             with _partly_done(range(removed)):
                 left = None if limit is None else limit - removed
                 step = await self.recorders.run_alone(
-                    Step("purge", queue, states), lambda left=left: self.store.purge(queue, states, limit=left)
+                    StoreCall("purge", queue, states), lambda left=left: self.store.purge(queue, states, limit=left)
                 )
             removed += step.removed
         for problem in step.problems:

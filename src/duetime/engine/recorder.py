@@ -1,8 +1,8 @@
 """What is recorded of the store calls of an engine. The journal and the metrics are recorders.
 
-    before(step)            the store is about to be called; may raise to refuse the step
+    before(call)            the store is about to be called; may raise to refuse the call
     the store does it
-    after(step, outcome)    what the store answered, or the error that it raised
+    after(call, outcome)    what the store answered, or the error that it raised
     flushed()               awaited before the caller gets its answer
 
 The engine makes every store call that moves jobs through `Recorders.run`, or between `before` and `after` where there
@@ -40,8 +40,8 @@ def needs_flush(events: Iterable[Event]) -> bool:
     return any([event not in UNFLUSHED_EVENTS for event in events])
 
 
-class Step(Struct, eq=False):
-    """One store call. Compared by identity, so that a recorder can remember the steps under way.
+class StoreCall(Struct, eq=False):
+    """One store call. Compared by identity, so that a recorder can remember the calls under way.
 
     `asked` and the outcome of each verb:
 
@@ -81,12 +81,12 @@ class Notified(NamedTuple):
 
 
 ALL_QUEUES = Queue("", "")
-"""The queue of a step that is about all queues: reap."""
+"""The queue of a call that is about all queues: reap."""
 
 
 class Recorder:
     """Every method does nothing by default. An error that is not a DuetimeError is a bug: it reaches the caller of the
-    step, but never ends the reaper.
+    call, but never ends the reaper.
     """
 
     is_needed: bool = True
@@ -94,16 +94,16 @@ class Recorder:
     is_ready: bool = True
     """False until `prepare` has done its work; then it stays True."""
 
-    async def prepare(self, step: Step) -> None:
-        """Do what `before` would have to wait for: register a node. Raise a DuetimeError to refuse the step."""
+    async def prepare(self, call: StoreCall) -> None:
+        """Do what `before` would have to wait for: register a node. Raise a DuetimeError to refuse the call."""
 
-    def before(self, step: Step) -> None:
-        """The store is about to be called. Raise a DuetimeError to refuse the step."""
+    def before(self, call: StoreCall) -> None:
+        """The store is about to be called. Raise a DuetimeError to refuse the call."""
 
-    def after(self, step: Step, outcome: Any) -> Any:
-        """Called once for each step that this recorder did not refuse. Returns what the callers get: `outcome`, the
+    def after(self, call: StoreCall, outcome: Any) -> Any:
+        """Called once for each call that this recorder did not refuse. Returns what the callers get: `outcome`, the
         same with errors in place of some answers, or a coroutine of that. `outcome` is an exception if the call failed
-        or another recorder refused the step; then it is returned.
+        or another recorder refused the call; then it is returned.
         """
         return outcome
 
@@ -139,97 +139,97 @@ class Recorders:
         """False if a single-job call may be made without any recorder."""
         return any([one.is_needed for one in self.all])
 
-    def before(self, step: Step) -> None:
-        """The store is about to be called. Raises what a recorder raises to refuse the step."""
+    def before(self, call: StoreCall) -> None:
+        """The store is about to be called. Raises what a recorder raises to refuse the call."""
         for place, one in self._before:
             try:
-                one.before(step)
+                one.before(call)
             except BaseException as error:
                 for other in self.all[:place]:
-                    other.after(step, error)
+                    other.after(call, error)
                 raise
-        step.began_s = perf_counter()
+        call.began_s = perf_counter()
 
-    def after(self, step: Step, outcome: Any) -> Any:
+    def after(self, call: StoreCall, outcome: Any) -> Any:
         """Record what the store answered, or the error that it raised. Returns what the callers get, or a coroutine of
         that.
         """
         for place, one in enumerate(self.all):
             try:
-                recorded = one.after(step, outcome)
+                recorded = one.after(call, outcome)
             except BaseException as error:
-                return self._after_rest(step, outcome, place, error)
+                return self._after_rest(call, outcome, place, error)
             if iscoroutine(recorded):
-                return self._after_rest(step, outcome, place, recorded)
+                return self._after_rest(call, outcome, place, recorded)
             outcome = recorded
         return outcome
 
     async def _after_rest(
-        self, step: Step, outcome: Any, place: int, recording: BaseException | Coroutine[Any, Any, Any]
+        self, call: StoreCall, outcome: Any, place: int, recording: BaseException | Coroutine[Any, Any, Any]
     ) -> Any:
-        """The step happened, so the recorders behind `place` record it also if the one at `place` fails."""
+        """The call happened, so the recorders behind `place` record it also if the one at `place` fails."""
         try:
             if isinstance(recording, BaseException):
                 raise recording
             outcome = await recording
         finally:
             for other in self.all[place + 1 :]:
-                recorded = other.after(step, outcome)
+                recorded = other.after(call, outcome)
                 outcome = await recorded if iscoroutine(recorded) else recorded
         return outcome
 
-    async def run(self, step: Step, call: Callable[[], Awaitable[T]]) -> T:
+    async def run(self, call: StoreCall, send: Callable[[], Awaitable[T]]) -> T:
         """Make one store call and record it. Does not wait for `flushed`."""
         if not self.all:
-            return await call()
+            return await send()
         if not self.is_ready:
             for one in self.all:
-                await one.prepare(step)
+                await one.prepare(call)
             self.is_ready = all([one.is_ready for one in self.all])
-        self.before(step)
+        self.before(call)
         try:
-            outcome = await call()
+            outcome = await send()
         except BaseException as error:
-            failed = self.after(step, error)
+            failed = self.after(call, error)
             if iscoroutine(failed):
                 await failed
             raise
-        recorded = self.after(step, outcome)
+        recorded = self.after(call, outcome)
         return await recorded if iscoroutine(recorded) else recorded
 
-    async def run_alone(self, step: Step, call: Callable[[], Awaitable[T]]) -> T:
-        """Make one store call, record it, and wait until it is flushed if its answer depends on that. The step runs to
+    async def run_alone(self, call: StoreCall, send: Callable[[], Awaitable[T]]) -> T:
+        """Make one store call, record it, and wait until it is flushed if its answer depends on that. The call runs to
         completion even if the caller is cancelled.
         """
         if not self.all:
-            return await call()
+            return await send()
 
         async def recorded() -> T:
-            outcome = await self.run(step, call)
+            outcome = await self.run(call, send)
             if _waits_for_flush(outcome):
                 await self.flush()
             return outcome
 
         return await self._to_completion(recorded())
 
-    async def run_reap(self, call: Callable[[], Awaitable[Reaped]]) -> Reaped:
+    async def run_reap(self, send: Callable[[], Awaitable[Reaped]]) -> Reaped:
         """Record a round of the reaper. A bug of a recorder is logged and raised as StoreUnavailable, so that the
         reaper tries again later; any other error would end the reaper, and with it the engine.
         """
         if not self.all:
-            return await call()
+            return await send()
         failed: list[Exception] = []
 
         async def store_call() -> Reaped:
             try:
-                return await call()
+                return await send()
             except Exception as error:
                 failed.append(error)
                 raise
 
         async def recorded() -> Reaped:
             try:
-                reaped = await self.run(Step("reap", ALL_QUEUES), store_call)
+                reaped = await self.run(StoreCall("reap", ALL_QUEUES), store_call)
                 if reaped.pushed:
                     await self.flush()
             except DuetimeError:
@@ -256,8 +256,8 @@ class Recorders:
 
     async def notified(self, lease: Lease, *, status: int, ms: int) -> None:
         """The callback of a leased job answered with this HTTP status (0: not at all)."""
-        step = Step("notify", lease.queue, [lease])
-        recorded = self.after(step, Notified(status, ms))
+        call = StoreCall("notify", lease.queue, [lease])
+        recorded = self.after(call, Notified(status, ms))
         if iscoroutine(recorded):
             await recorded
 
@@ -277,7 +277,7 @@ class Recorders:
             await pending
 
     async def close(self) -> None:
-        """The engine has stopped: steps that have begun end, and their entries are written or known to be lost."""
+        """The engine has stopped: calls that have begun end, and their entries are written or known to be lost."""
         await asyncio.gather(*self._running, return_exceptions=True)
         if pending := self._all_flushed():
             # Callers that wait for it get its error; here it only has to be over.

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from duetime.engine.recorder import Notified, Recorder, Step, needs_flush
+from duetime.engine.recorder import Notified, Recorder, StoreCall, needs_flush
 from duetime.engine.store_time import StoreTime
 from duetime.journal.events import MAX_ERROR, REPEATED, Draft, body_fields, write_draft
 from duetime.journal.journal import Journal
@@ -70,10 +70,10 @@ class JournalRecorder(Recorder):
         self._epoch = ""
         self._repeated = RepeatedPushes(store, pool, self._record)
         self._registration = NodeRegistration(store, journal.node, journal.options.folder)
-        self._under_way: dict[Step, int] = {}
+        self._under_way: dict[StoreCall, int] = {}
         self.is_ready = False
-        self._record_outcome: Mapping[str, Callable[[Step, Any], Any]] = {
-            "push": lambda step, answers: self._record_pushes(step.queue, step.asked, answers),
+        self._record_outcome: Mapping[str, Callable[[StoreCall, Any], Any]] = {
+            "push": lambda call, answers: self._record_pushes(call.queue, call.asked, answers),
             "reserve": self._reserved,
             "ack": self._acked,
             "finish": self._finished,
@@ -133,52 +133,52 @@ class JournalRecorder(Recorder):
         return reply
 
     def _pulse(self) -> int:
-        """A store time before which no event can still be recorded: no step that is under way began earlier."""
+        """A store time before which no event can still be recorded: no call that is under way began earlier."""
         return min(self._under_way.values(), default=self._time.now_ms())
 
-    # --- before and after a step
+    # --- before and after a call
 
-    async def prepare(self, step: Step) -> None:
+    async def prepare(self, call: StoreCall) -> None:
         """A lazy journal makes its node here, before its first change, and registers it."""
-        if self._registration.is_made or step.verb in READS:
+        if self._registration.is_made or call.verb in READS:
             return
-        if step.verb not in ONLY_LOOKS or self._writer.is_open:
+        if call.verb not in ONLY_LOOKS or self._writer.is_open:
             await self._make_node()
 
-    def before(self, step: Step) -> None:
+    def before(self, call: StoreCall) -> None:
         """Raises JournalFull for a push if the disk is nearly full, StoreUnavailable if nothing can be recorded."""
-        verb = step.verb
+        verb = call.verb
         if verb in READS:
             return
         if not self._writer.is_open:
             self._journal.open(only_check=verb in ONLY_LOOKS)
         self._writer.check(is_push=verb == "push")
-        self._under_way[step] = self._time.now_ms()
+        self._under_way[call] = self._time.now_ms()
 
     async def _make_node(self) -> None:
         self._journal.open()
         await self._registration.make()
         self.is_ready = True
 
-    def after(self, step: Step, outcome: Any) -> Any:
-        if step.verb in READS or isinstance(outcome, BaseException):
-            self._under_way.pop(step, None)
+    def after(self, call: StoreCall, outcome: Any) -> Any:
+        if call.verb in READS or isinstance(outcome, BaseException):
+            self._under_way.pop(call, None)
             return outcome
         recorded: Any = None
         try:
-            recorded = self._record_outcome[step.verb](step, outcome)
+            recorded = self._record_outcome[call.verb](call, outcome)
         finally:
             if not iscoroutine(recorded):
-                self._under_way.pop(step, None)
-        return self._after(step, recorded) if iscoroutine(recorded) else recorded
+                self._under_way.pop(call, None)
+        return self._after(call, recorded) if iscoroutine(recorded) else recorded
 
-    async def _after(self, step: Step, recording: Awaitable[Any]) -> Any:
+    async def _after(self, call: StoreCall, recording: Awaitable[Any]) -> Any:
         try:
             return await recording
         finally:
-            self._under_way.pop(step, None)
+            self._under_way.pop(call, None)
 
-    def _reserved(self, step: Step, reserved: Reserved) -> Reserved:
+    def _reserved(self, call: StoreCall, reserved: Reserved) -> Reserved:
         self._time.observe(reserved.now)
         if reserved.expired or any(reserved.deliveries):
             given = [
@@ -187,53 +187,53 @@ class JournalRecorder(Recorder):
                 for delivery in deliveries
             ]
             ended_and_given = [*reserved.expired, *given]
-            self._record(draft_moves(self._pool, step.queue, ended_and_given, reserved.now), wait_for_flush=False)
+            self._record(draft_moves(self._pool, call.queue, ended_and_given, reserved.now), wait_for_flush=False)
         return reserved
 
-    def _acked(self, step: Step, answers: Answers) -> Answers:
-        self._record(draft_acks(self._pool, step.queue, step.asked, answers, self._time.now_ms()))
+    def _acked(self, call: StoreCall, answers: Answers) -> Answers:
+        self._record(draft_acks(self._pool, call.queue, call.asked, answers, self._time.now_ms()))
         return answers
 
-    def _acked_by_id(self, step: Step, answers: Answers) -> Answers | Awaitable[Answers]:
+    def _acked_by_id(self, call: StoreCall, answers: Answers) -> Answers | Awaitable[Answers]:
         if any([answer is None for answer in answers]):
-            return self._acked_by_id_some(step, answers)
-        return self._record_acks_by_id(step, answers)
+            return self._acked_by_id_some(call, answers)
+        return self._record_acks_by_id(call, answers)
 
-    async def _acked_by_id_some(self, step: Step, answers: Answers) -> Answers:
+    async def _acked_by_id_some(self, call: StoreCall, answers: Answers) -> Answers:
         """The entry of an ack that found no job ends whichever job had the id until the entry's time, so that time must
         not lie before the job's delivery.
         """
         with suppress(DuetimeError):
             self._time.observe((await self._store.ping()).now)
-        return self._record_acks_by_id(step, answers)
+        return self._record_acks_by_id(call, answers)
 
-    def _record_acks_by_id(self, step: Step, answers: Answers) -> Answers:
+    def _record_acks_by_id(self, call: StoreCall, answers: Answers) -> Answers:
         """As `_acked`, but the born of a job that did not exist any more is not known."""
         ends = [
             Moved(Event.ACKED, job_id, born=0, reason=REPEATED) if answer is None else answer
-            for job_id, answer in zip(step.asked, answers, strict=True)
+            for job_id, answer in zip(call.asked, answers, strict=True)
         ]
-        self._record(draft_moves(self._pool, step.queue, ends, self._time.now_ms()))
+        self._record(draft_moves(self._pool, call.queue, ends, self._time.now_ms()))
         return answers
 
-    def _moved_one(self, step: Step, moved: Moved) -> Moved:
-        self._record(draft_moves(self._pool, step.queue, [moved], self._time.now_ms(), step.error))
+    def _moved_one(self, call: StoreCall, moved: Moved) -> Moved:
+        self._record(draft_moves(self._pool, call.queue, [moved], self._time.now_ms(), call.error))
         return moved
 
-    def _moved(self, step: Step, answers: Answers) -> Answers:
-        self._record(draft_moves(self._pool, step.queue, answers, self._time.now_ms()))
+    def _moved(self, call: StoreCall, answers: Answers) -> Answers:
+        self._record(draft_moves(self._pool, call.queue, answers, self._time.now_ms()))
         return answers
 
-    def _purged(self, step: Step, purged: Purged) -> Purged:
+    def _purged(self, call: StoreCall, purged: Purged) -> Purged:
         if purged.removed:
-            all_of_them = Moved(Event.PURGED, "", 0, reason=",".join(sorted(step.asked)))
-            self._record(draft_moves(self._pool, step.queue, [all_of_them], purged.now))
+            all_of_them = Moved(Event.PURGED, "", 0, reason=",".join(sorted(call.asked)))
+            self._record(draft_moves(self._pool, call.queue, [all_of_them], purged.now))
         return purged
 
-    def _notified(self, step: Step, answer: Notified) -> Notified:
-        [lease] = step.asked
+    def _notified(self, call: StoreCall, answer: Notified) -> Notified:
+        [lease] = call.asked
         notified = Moved(Event.NOTIFIED, lease.id, lease.born, lease.attempt)
-        [draft] = draft_moves(self._pool, step.queue, [notified], self._time.now_ms())
+        [draft] = draft_moves(self._pool, call.queue, [notified], self._time.now_ms())
         self._record([replace(draft, status=answer.status, ms=answer.ms)])
         return answer
 
@@ -268,7 +268,7 @@ class JournalRecorder(Recorder):
         recorded = self._record_pushes(queue, requests, answers)
         return await recorded if isinstance(recorded, Coroutine) else recorded
 
-    async def _reaped(self, step: Step, reaped: Reaped) -> Reaped:
+    async def _reaped(self, call: StoreCall, reaped: Reaped) -> Reaped:
         """Without receipts if not every imported job could be recorded; then the store reports those jobs again."""
         self._time.observe(reaped.now)
         for queue, moved in reaped.moved.items():
@@ -287,7 +287,7 @@ class JournalRecorder(Recorder):
     # --- finishes and the jobs that follow from them
 
     async def _finished(
-        self, step: Step, answers: Sequence[Finished | DuetimeError | None]
+        self, call: StoreCall, answers: Sequence[Finished | DuetimeError | None]
     ) -> Sequence[Finished | DuetimeError | None]:
         """The jobs that follow are recorded before the end of the finished one: a journal that is cut off between the
         two has lost none.
@@ -295,7 +295,7 @@ class JournalRecorder(Recorder):
         None may be the answer to a finish that is repeated because its answer was lost, and the process that made it
         may have died before it recorded what followed. So those of its jobs that exist are recorded as kept.
         """
-        queue, finishes = step.queue, step.asked
+        queue, finishes = call.queue, call.asked
         results = list(answers)
         pairs = list(enumerate(zip(finishes, answers, strict=True)))
         followed = [
@@ -589,16 +589,16 @@ class NodeWithoutJournal(Recorder):
         self.is_needed = True
         self.is_ready = False
 
-    async def prepare(self, step: Step) -> None:
+    async def prepare(self, call: StoreCall) -> None:
         """A store that is full or read-only lets jobs be delivered and finished, so a failed registration refuses only
         pushes. Raises StoreUnavailable.
         """
-        if self._registration.is_made or step.verb in ONLY_LOOKS or step.verb in READS:
+        if self._registration.is_made or call.verb in ONLY_LOOKS or call.verb in READS:
             return
         try:
             await self._registration.make()
         except StoreUnavailable:
-            if step.verb == "push":
+            if call.verb == "push":
                 raise
             return
         self.is_needed, self.is_ready = False, True

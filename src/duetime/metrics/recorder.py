@@ -1,8 +1,8 @@
 """Records the metrics of an engine: moves of jobs, requests per store call, and the time of store calls.
 
-The recorder times the steps of the engine. `TimedStore` times all other calls: extending leases, reading, changing
-rules. Neither changes anything; a call costs one reading of the clock before and one after, and a few additions per
-job.
+The recorder times the store calls that the engine records. `TimedStore` times all others: extending leases, reading,
+changing rules. Neither changes anything; a call costs one reading of the clock before and one after, and a few
+additions per job.
 
 Times are in seconds. Lateness is the time from due to delivered. Wait is the time from accepted to the first delivery,
 a delay included. Run is the time from a delivery to its end by ack, release or kill; it is known only if both came
@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from duetime.engine.recorder import Recorder, Step
+from duetime.engine.recorder import Recorder, StoreCall
 from duetime.metrics.meters import OTHER, PER_QUEUE, CounterMeter, Family, Meters, Names, Spread
 from duetime.model.errors import DuetimeError, LeaseLost
 from duetime.model.job import Delivery, Event, Lease, Moved
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 NO_CALLS = ("registry", "one_job", "wakeups", "close")
 VERBS = tuple(name for name in vars(Store) if not name.startswith("_") and name not in NO_CALLS)
-STEPS = (
+RECORDED_VERBS = (
     "push",
     "reserve",
     "ack",
@@ -274,14 +274,14 @@ class PoolMeters:
 
 
 class TimedStore(ForwardingStore):
-    """Measures the calls that are not steps: their time, and how many failed. Steps are passed on unchanged."""
+    """Measures the calls that no recorder sees: their time, and how many failed. The others are passed on unchanged."""
 
     def __init__(self, inner: Store, meters: PoolMeters) -> None:
         super().__init__(inner)
         self._meters = meters
         self.one_job = inner.one_job
-        self._calls = {verb: meters.calls(verb) for verb in VERBS if verb not in STEPS}
-        for verb in STEPS:
+        self._calls = {verb: meters.calls(verb) for verb in VERBS if verb not in RECORDED_VERBS}
+        for verb in RECORDED_VERBS:
             setattr(self, verb, getattr(inner, verb))
 
     async def _call(self, verb: str, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
@@ -301,19 +301,19 @@ class MetricsRecorder(Recorder):
     def __init__(self, meters: PoolMeters) -> None:
         self._meters, queues = meters, meters.queues
         self._batches = {verb: meters.batches(verb) for verb in GROUPED_VERBS}
-        self._calls = {verb: meters.calls(verb) for verb in STEPS}
-        self._counting: Mapping[str, Callable[[Step, Any], None]] = {
-            "push": lambda step, answers: queues[step.queue].push(answers),
+        self._calls = {verb: meters.calls(verb) for verb in RECORDED_VERBS}
+        self._counting: Mapping[str, Callable[[StoreCall, Any], None]] = {
+            "push": lambda call, answers: queues[call.queue].push(answers),
             "reserve": self._reserved,
             "ack": self._ended,
             "finish": self._finished,
             "ack_by_id": self._acked_by_id,
-            "release": lambda step, moved: self._ended(step, [moved]),
-            "kill": lambda step, moved: self._ended(step, [moved]),
+            "release": lambda call, moved: self._ended(call, [moved]),
+            "kill": lambda call, moved: self._ended(call, [moved]),
             "give_back": self._given_back,
-            "cancel": lambda step, answers: queues[step.queue].moved(answers),
-            "reschedule": lambda step, answers: queues[step.queue].moved(answers),
-            "respawn": lambda step, answers: queues[step.queue].moved(answers),
+            "cancel": lambda call, answers: queues[call.queue].moved(answers),
+            "reschedule": lambda call, answers: queues[call.queue].moved(answers),
+            "respawn": lambda call, answers: queues[call.queue].moved(answers),
             "purge": self._purged,
             "reap": self._reaped,
         }
@@ -322,56 +322,56 @@ class MetricsRecorder(Recorder):
         """How long ago this process delivered the job; None if it does not know."""
         return self._meters.running_s(lease, now_s())
 
-    def after(self, step: Step, outcome: Any) -> Any:
-        verb = MEASURED_AS.get(step.verb, step.verb)
-        if step.began_s is not None:  # otherwise another recorder refused it, or it needs no store
-            self._calls[verb].observe(now_s() - step.began_s)
+    def after(self, call: StoreCall, outcome: Any) -> Any:
+        verb = MEASURED_AS.get(call.verb, call.verb)
+        if call.began_s is not None:  # otherwise another recorder refused it, or it needs no store
+            self._calls[verb].observe(now_s() - call.began_s)
         if batches := self._batches.get(verb):
-            batches.observe(step.callers)
+            batches.observe(call.callers)
         if isinstance(outcome, BaseException):
-            if step.began_s is not None and isinstance(outcome, DuetimeError):
+            if call.began_s is not None and isinstance(outcome, DuetimeError):
                 self._meters.failed_call(verb, outcome)
-        elif count := self._counting.get(step.verb):
-            count(step, outcome)
+        elif count := self._counting.get(call.verb):
+            count(call, outcome)
         return outcome
 
-    def _reserved(self, step: Step, reserved: Reserved) -> None:
+    def _reserved(self, call: StoreCall, reserved: Reserved) -> None:
         for deliveries in reserved.deliveries:
             if deliveries:
-                self._meters.queues[step.queue].deliver(deliveries, reserved.now)
+                self._meters.queues[call.queue].deliver(deliveries, reserved.now)
                 self._meters.started(deliveries, now_s())
         if reserved.expired:
-            self._meters.queues[step.queue].moved(reserved.expired)
+            self._meters.queues[call.queue].moved(reserved.expired)
 
-    def _finished(self, step: Step, answers: Sequence[Finished | DuetimeError | None]) -> None:
+    def _finished(self, call: StoreCall, answers: Sequence[Finished | DuetimeError | None]) -> None:
         followed = [Pushed(one.then, one.now) for one in answers if isinstance(one, Finished) and one.then]
-        self._meters.queues[step.queue].push(followed)
+        self._meters.queues[call.queue].push(followed)
         ends = [answer.acked if isinstance(answer, Finished) else answer for answer in answers]
-        self._ended(step, ends, [one.lease for one in step.asked])
+        self._ended(call, ends, [one.lease for one in call.asked])
 
-    def _acked_by_id(self, step: Step, answers: Sequence[object]) -> None:
+    def _acked_by_id(self, call: StoreCall, answers: Sequence[object]) -> None:
         moved = [answer for answer in answers if isinstance(answer, Moved)]
-        self._ended(step, moved, [Lease(step.queue, one.id, one.born, one.attempt) for one in moved])
+        self._ended(call, moved, [Lease(call.queue, one.id, one.born, one.attempt) for one in moved])
 
-    def _given_back(self, step: Step, moved: Moved) -> None:
-        self._meters.queues[step.queue].moved([moved])
-        self._meters.forget(step.asked[0])
+    def _given_back(self, call: StoreCall, moved: Moved) -> None:
+        self._meters.queues[call.queue].moved([moved])
+        self._meters.forget(call.asked[0])
 
-    def _purged(self, step: Step, purged: Purged) -> None:
+    def _purged(self, call: StoreCall, purged: Purged) -> None:
         if purged.removed:
-            self._meters.queues[step.queue].purged.value += purged.removed
+            self._meters.queues[call.queue].purged.value += purged.removed
 
-    def _reaped(self, step: Step, reaped: Reaped) -> None:
+    def _reaped(self, call: StoreCall, reaped: Reaped) -> None:
         self._meters.reaped(reaped.now)
         for queue, moved in reaped.moved.items():
             self._meters.queues[queue].moved(moved)
         for queue, pushed in reaped.pushed.items():
             self._meters.queues[queue].push([answer for _, answer in pushed])
 
-    def _ended(self, step: Step, answers: Sequence[object], leases: Sequence[Lease] | None = None) -> None:
-        """`leases` are those of the step unless given."""
-        self._meters.queues[step.queue].moved(answers)
+    def _ended(self, call: StoreCall, answers: Sequence[object], leases: Sequence[Lease] | None = None) -> None:
+        """`leases` are those of the call unless given."""
+        self._meters.queues[call.queue].moved(answers)
         at_s, ended = now_s(), self._meters.ended
-        for lease, answer in zip(step.asked if leases is None else leases, answers, strict=True):
+        for lease, answer in zip(call.asked if leases is None else leases, answers, strict=True):
             if isinstance(answer, Moved):
                 ended(lease, answer.event, at_s)
