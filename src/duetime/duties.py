@@ -20,8 +20,8 @@ STUCK_S = 60.0
 """A round that takes longer counts as stuck: it waits for something that has no deadline."""
 
 
-class Pulse:
-    """How a duty is: `began` is when its present round began on the loop's clock, None between two rounds."""
+class RoundTimer:
+    """`began` is when the current round began, on the loop's clock; None between rounds."""
 
     def __init__(self) -> None:
         self.began: float | None = None
@@ -58,7 +58,7 @@ class Rounds(Duty):
 async def run_duty(
     duty: Duty,
     policy: Backoff = OUTAGE,
-    pulse: Pulse | None = None,
+    timer: RoundTimer | None = None,
     *,
     first_after_s: float = 0.0,
     survives_bugs: bool = False,
@@ -66,17 +66,17 @@ async def run_duty(
     """Run rounds until cancelled, until `run_once` returns None, or until a bug raises. With `survives_bugs`, a bug is
     logged and retried.
     """
-    pulse = pulse or Pulse()
+    timer = timer or RoundTimer()
     loop = asyncio.get_running_loop()
     outage = Outage(policy)
     if first_after_s:
         await duty.rest(first_after_s)
     while True:
-        pulse.began = loop.time()
+        timer.began = loop.time()
         try:
             pause = await duty.run_once()
         except DuetimeError as error:
-            pulse.began = None
+            timer.began = None
             if outage.failed():
                 log.warning("duty_fails", extra={"duty": duty.name, "code": error.code, "error": error.message})
             await asyncio.sleep(outage.pause_s)
@@ -84,12 +84,12 @@ async def run_duty(
         except Exception:
             if not survives_bugs:
                 raise
-            pulse.began = None
+            timer.began = None
             outage.failed()
             log.exception("duty_broke", extra={"duty": duty.name})
             await asyncio.sleep(outage.pause_s)
             continue
-        pulse.began = None
+        timer.began = None
         if failures := outage.worked():
             log.info("duty_works", extra={"duty": duty.name, "failures": failures})
         if pause is None:

@@ -250,13 +250,13 @@ async def test_a_heartbeat_is_not_ahead_of_a_call_under_way(tmp_path: Path) -> N
         store.slow("push", answer=gate)
         pushing = asyncio.create_task(push(engine, "a"))
         await until(lambda: store.count("push") == 1)
-        began = joined._pulse()
+        began = joined._watermark()
         await asyncio.sleep(0.06)
-        assert joined._pulse() == began
+        assert joined._watermark() == began
         assert began - before < 60_000
         gate.set()
         await pushing
-        assert joined._pulse() >= began + 50
+        assert joined._watermark() >= began + 50
 
 
 # --- whether a pool journals

@@ -19,7 +19,7 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any, TypeVar
 
-from duetime.duties import Pulse, run_duty
+from duetime.duties import RoundTimer, run_duty
 from duetime.engine import requests
 from duetime.engine.batcher import Batcher
 from duetime.engine.blocking import BlockingCalls
@@ -97,7 +97,7 @@ class Engine:
         self._duties: list[asyncio.Task[None]] = []
         self._receipts: Sequence[str] = ()
         self._outage = replace(OUTAGE, chance=chance)
-        self._pulses = {duty.name: Pulse() for duty in (Reaper, Waiters)}
+        self._round_timers = {duty.name: RoundTimer() for duty in (Reaper, Waiters)}
         self._reaper = Reaper(self._reap)
         self._batcher = Batcher(
             store,
@@ -114,7 +114,7 @@ class Engine:
     async def __aenter__(self) -> "Engine":
         self._loop = asyncio.get_running_loop()
         await self._tasks.__aenter__()
-        duties = [run_duty(duty, self._outage, self._pulses[duty.name]) for duty in (self._reaper, self._waiters)]
+        duties = [run_duty(duty, self._outage, self._round_timers[duty.name]) for duty in (self._reaper, self._waiters)]
         listener = WakeListener(self.store, self._waiters, self._results, self._reaper)
         duties.append(run_duty(listener, self._outage))
         self._duties = [self._tasks.create_task(duty) for duty in duties]
@@ -147,7 +147,7 @@ class Engine:
     @property
     def stuck(self) -> list[str]:
         """The duties that do not come back from a round; a duty that failed ends the engine."""
-        return [name for name, pulse in self._pulses.items() if pulse.is_stuck()]
+        return [name for name, timer in self._round_timers.items() if timer.is_stuck()]
 
     @property
     def parked(self) -> int:

@@ -25,8 +25,8 @@ log = logging.getLogger("duetime.journal")
 HEARTBEAT_S = 5.0
 HOUSEKEEPING_S = 10.0
 
-Pulse = Callable[[], int]
-"""Returns a store time; all later entries for the pool are about events after it."""
+Watermark = Callable[[], int]
+"""Returns a store time: no later entry of this pool has an earlier one."""
 Renew = Callable[[], Awaitable[None]]
 """Writes the records of the pool's journal again if its store was wiped. May raise DuetimeError."""
 
@@ -39,7 +39,7 @@ class Journal:
         self.writer = Writer(options, as_error=_unknown_outcome)
         self._lazy = lazy
         self._shipper = Shipper(options, self.writer.node) if options.ship_to else None
-        self._pulses: dict[str, Pulse] = {}
+        self._watermarks: dict[str, Watermark] = {}
         self._renewals: dict[str, Renew] = {}
         self._closed = False
         self._loops: list[asyncio.Task[None]] = []
@@ -81,7 +81,7 @@ class Journal:
             self.writer.open(asyncio.get_running_loop().call_soon_threadsafe)
         except OSError as error:
             raise self._unopenable(error.strerror or str(error)) from None
-        for pool in self._pulses:
+        for pool in self._watermarks:
             self._begin_heartbeats(pool)
         self._run("journal housekeeping", self._run_housekeeping, HOUSEKEEPING_S if self._lazy else 0.0)
 
@@ -112,9 +112,9 @@ class Journal:
 
     # --- its loops
 
-    def keep_for(self, pool: str, pulse: Pulse, renew: Renew) -> None:
+    def keep_for(self, pool: str, watermark: Watermark, renew: Renew) -> None:
         """From now on write heartbeats for this pool and renew its records."""
-        self._pulses[pool] = pulse
+        self._watermarks[pool] = watermark
         self._renewals[pool] = renew
         if self.writer.is_open:
             self._begin_heartbeats(pool)
@@ -139,7 +139,7 @@ class Journal:
         return HEARTBEAT_S
 
     def _write_heartbeat(self, pool: str) -> None:
-        self.writer.append([Draft(ts=self._pulses[pool](), event=Event.HEARTBEAT, pool=pool)], write_soon=True)
+        self.writer.append([Draft(ts=self._watermarks[pool](), event=Event.HEARTBEAT, pool=pool)], write_soon=True)
 
     async def _run_housekeeping(self) -> float:
         await asyncio.to_thread(self._clean_up)

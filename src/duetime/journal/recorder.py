@@ -100,7 +100,7 @@ class JournalRecorder(Recorder):
         if self._writer.is_open:
             await self._make_node()
         self._journaling = await begin_journaling(self._store, self._pool)
-        self._journal.keep_for(self._pool, self._pulse, self._renew)
+        self._journal.keep_for(self._pool, self._watermark, self._renew)
 
     async def _renew(self) -> None:
         """Copy the records of all nodes; write them and the pool's record again if the store was wiped."""
@@ -132,7 +132,7 @@ class JournalRecorder(Recorder):
         writer.flush_to(reply)
         return reply
 
-    def _pulse(self) -> int:
+    def _watermark(self) -> int:
         """A store time before which no event can still be recorded: no call that is under way began earlier."""
         return min(self._under_way.values(), default=self._time.now_ms())
 
