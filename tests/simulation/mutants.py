@@ -177,7 +177,7 @@ MUTANTS = [
     Mutant(
         "the reaper does not hear of leases",
         BATCHER,
-        "                self.batcher.reaper.expect(ask.ttr_ms / 1000)",
+        "                self.batcher.reaper.run_within(ask.ttr_ms / 1000)",
         "                pass",
     ),
     Mutant(

@@ -81,7 +81,7 @@ def test_it_notices_a_timer_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_it_notices_leases_that_nobody_takes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reaper, "expect", lambda reaper, in_s: None)
+    monkeypatch.setattr(Reaper, "run_within", lambda reaper, seconds: None)
     monkeypatch.setattr("duetime.engine.reaper.LONGEST_REST_S", 5.0)
     assert "nobody took back" in complaints_of(range(6, 24, 8))
 

@@ -272,7 +272,7 @@ def test_a_crash_at_any_moment_leaves_no_caller_hanging(steps: int) -> None:
                     engine.cancel(QUEUE, ["x"]),
                 ]
                 calls.extend(asyncio.create_task(one) for one in work)
-                loop.after_steps(steps + 1, lambda: engine._reaper.expect(0))
+                loop.after_steps(steps + 1, lambda: engine._reaper.run_within(0))
                 await asyncio.sleep(3600)
 
         with pytest.raises(ExceptionGroup):

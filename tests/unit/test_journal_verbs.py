@@ -473,7 +473,7 @@ async def test_what_the_reaper_does(scene: Scene) -> None:
     await scene.engine.push(QUEUE, [NewJob("old", b"hello", ttl_ms=1000)])
     await scene.written()
     scene.clock.advance("2s")
-    scene.engine._reaper.expect(0)
+    scene.engine._reaper.run_within(0)
     now, written = T0 + 2000, list[Draft]()
     while len(written) < 3:
         written += await scene.written()

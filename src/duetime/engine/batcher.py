@@ -549,7 +549,7 @@ class ReserveLane(VerbLane[ReserveRequest, list[Delivery]]):
         asking = iter(requests)
         for ask, deliveries in zip(call.asked, outcome.deliveries, strict=True):
             if deliveries:
-                self.batcher.reaper.expect(ask.ttr_ms / 1000)
+                self.batcher.reaper.run_within(ask.ttr_ms / 1000)
             unused += ask.limit - len(deliveries)
             at = 0
             while at < ask.limit:

@@ -310,7 +310,7 @@ class Engine:
         check_lease(lease)
         check_ttr(ttr_ms)
         until = await self.store.extend(lease, ttr_ms)
-        self._reaper.expect(ttr_ms / 1000)
+        self._reaper.run_within(ttr_ms / 1000)
         return until
 
     # --- for callers without a task

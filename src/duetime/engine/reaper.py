@@ -1,7 +1,7 @@
 """The reaper: ends leases that ran out and jobs past their ttl.
 
 One round is one bounded step over all queues. Between rounds it sleeps until the next lease end that it knows of: the
-engine reports the leases of this process with `expect`, and the reaper finds those of others within a second.
+engine reports the leases of this process with `run_within`, and the reaper finds those of others within a second.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ class Reaper:
         self._is_earlier = asyncio.Event()
         self._wake_at = float("inf")
 
-    def expect(self, in_s: float) -> None:
-        """A lease that begins now ends after this many seconds."""
-        at = asyncio.get_running_loop().time() + in_s
+    def run_within(self, seconds: float) -> None:
+        """Start the next round at most this many seconds from now."""
+        at = asyncio.get_running_loop().time() + seconds
         if at < self._wake_at:
             self._wake_at = at
             self._is_earlier.set()

@@ -464,7 +464,7 @@ class WakeListener(Duty):
                 if wake.queue is None:
                     self._waiters.check_now()
                     self._results.check_now()
-                    self._reaper.expect(0)
+                    self._reaper.run_within(0)
                 elif wake.results is not None:
                     self._results.on_results_kept(wake.queue, wake.results)
                 else:
