@@ -23,8 +23,8 @@ from duetime.stores.base import (
     Pushed,
     QueueRules,
     Reaped,
-    Reply,
     Reserved,
+    ResultSink,
     RulesChange,
     Send,
     Wake,
@@ -267,27 +267,27 @@ class WireOneJob:
         self._wire, self._declines = wire, declines
         self._calls: set[asyncio.Task[None]] = set()
 
-    def push(self, queue: Queue, request: Push, reply: Reply[Any]) -> Send | None:
+    def push(self, queue: Queue, request: Push, reply: ResultSink[Any]) -> Send | None:
         return self._sending(lambda: self._wire.push(queue, [request]), reply)
 
-    def ack(self, lease: Lease, reply: Reply[Any]) -> Send | None:
+    def ack(self, lease: Lease, reply: ResultSink[Any]) -> Send | None:
         return self._sending(lambda: self._wire.ack(lease.queue, [lease]), reply)
 
-    def reserve(self, queue: Queue, ask: Ask, reply: Reply[Any]) -> Send | None:
+    def reserve(self, queue: Queue, ask: Ask, reply: ResultSink[Any]) -> Send | None:
         return self._sending(lambda: self._wire.reserve(queue, [ask]), reply)
 
     def blocking(self) -> None:
         return None
 
-    def _sending(self, call: Callable[[], Coroutine[Any, Any, Any]], reply: Reply[Any]) -> Send | None:
+    def _sending(self, call: Callable[[], Coroutine[Any, Any, Any]], reply: ResultSink[Any]) -> Send | None:
         return None if self._declines() else lambda: self._start(call(), reply)
 
-    def _start(self, call: Coroutine[Any, Any, Any], reply: Reply[Any]) -> None:
+    def _start(self, call: Coroutine[Any, Any, Any], reply: ResultSink[Any]) -> None:
         task = asyncio.create_task(self._answer(call, reply))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
-    async def _answer(self, call: Coroutine[Any, Any, Any], reply: Reply[Any]) -> None:
+    async def _answer(self, call: Coroutine[Any, Any, Any], reply: ResultSink[Any]) -> None:
         try:
             answer = await call
         except DuetimeError as error:

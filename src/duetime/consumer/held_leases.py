@@ -31,7 +31,7 @@ ROUNDS_PER_LEASE = 20
 
 Answer = Moved | DuetimeError | None
 """The outcome of an ack: the move, an error, or None if the job did not exist any more."""
-Reply = Callable[[Answer], None]
+OnAck = Callable[[Answer], None]
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
@@ -58,7 +58,7 @@ class HeldLease:
 @dataclass(frozen=True, slots=True)
 class PendingAck:
     lease: Lease
-    reply: Reply | None
+    reply: OnAck | None
     finish: Finish | None
 
 
@@ -121,7 +121,7 @@ class HeldLeases(Duty):
 
     # --- the end of a job
 
-    def ack(self, lease: Lease, reply: Reply | None = None, finish: Finish | None = None) -> None:
+    def ack(self, lease: Lease, reply: OnAck | None = None, finish: Finish | None = None) -> None:
         """Finish a job, with what follows from it if there is a `finish`. `reply` is called with the store's answer."""
         if held := self._held.get(lease):
             held.is_ending = True

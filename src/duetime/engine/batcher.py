@@ -57,7 +57,7 @@ from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable, own_
 from duetime.model.job import Delivery, Moved
 from duetime.model.names import Queue
 from duetime.model.priority_shares import PriorityShares
-from duetime.stores.base import Ask, OneJob, Pushed, Reply, Reserved, Send, Store, pushed_parts
+from duetime.stores.base import Ask, OneJob, Pushed, Reserved, ResultSink, Send, Store, pushed_parts
 from duetime.stores.finishes import Finished, KeptResult
 
 log = logging.getLogger("duetime.engine")
@@ -87,9 +87,9 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 GiveBack = Callable[[Sequence[Delivery]], None]
 
 
-Submission = tuple[Asked, int, Reply[Answer]]
+Submission = tuple[Asked, int, ResultSink[Answer]]
 """A request, its weight, and where its answer goes. A plain tuple, because every request makes one."""
-Answers = Sequence[tuple[Reply[Answer], Answer | Exception]]
+Answers = Sequence[tuple[ResultSink[Answer], Answer | Exception]]
 
 
 class ReplyScheduler:
@@ -170,7 +170,7 @@ class Lane(Generic[Asked, Answer]):
         """One store call for several requests; one answer or error for each."""
         raise NotImplementedError
 
-    def start_single(self, request: Asked, reply: Reply[Answer], inbox: Inbox[Asked, Answer]) -> bool:
+    def start_single(self, request: Asked, reply: ResultSink[Answer], inbox: Inbox[Asked, Answer]) -> bool:
         """Start the call of a lone request without a task; returns False if that is not possible."""
         return False
 
@@ -179,7 +179,7 @@ class Lane(Generic[Asked, Answer]):
 
     # --- requests
 
-    def submit(self, request: Asked, reply: Reply[Answer]) -> None:
+    def submit(self, request: Asked, reply: ResultSink[Answer]) -> None:
         """Accept a request; `reply` gets its answer or its error in a later turn of the event loop.
 
         Raises StoreUnavailable, and then `reply` gets nothing.
@@ -328,7 +328,7 @@ class Lane(Generic[Asked, Answer]):
         else:
             self._answer(pairs)
 
-    def _answer(self, pairs: Iterable[tuple[Reply[Answer], Answer | Exception]]) -> None:
+    def _answer(self, pairs: Iterable[tuple[ResultSink[Answer], Answer | Exception]]) -> None:
         for reply, answer in pairs:
             if isinstance(answer, Exception):
                 _fail(reply, answer)
@@ -399,7 +399,7 @@ class VerbLane(Lane[Asked, Answer]):
                 heavy.release()
         return self.answers(call, requests, outcome)
 
-    def start_single(self, request: Asked, reply: Reply[Answer], inbox: Inbox[Asked, Answer]) -> bool:
+    def start_single(self, request: Asked, reply: ResultSink[Answer], inbox: Inbox[Asked, Answer]) -> bool:
         one_job = self.store.one_job
         if one_job is None or not self.recorders.is_ready:
             return False
@@ -431,7 +431,7 @@ class SingleCall(Generic[Asked, Answer]):
         lane: VerbLane[Asked, Answer],
         call: StoreCall,
         request: Asked,
-        reply: Reply[Answer],
+        reply: ResultSink[Answer],
         inbox: Inbox[Asked, Answer],
     ) -> None:
         self._lane, self._call, self._request, self._reply, self._inbox = lane, call, request, reply, inbox
@@ -724,6 +724,6 @@ def _error_in(share: Sequence[Any]) -> StoreUnavailable | None:
     return down
 
 
-def _fail(answer: Reply[Any], error: Exception) -> None:
+def _fail(answer: ResultSink[Any], error: Exception) -> None:
     if not answer.done():
         answer.set_exception(error)

@@ -62,7 +62,7 @@ from duetime.model.job import (
 )
 from duetime.model.names import Queue
 from duetime.model.priority_shares import PriorityShares
-from duetime.stores.base import Mark, Purged, Push, Pushed, Reaped, Reply, Store
+from duetime.stores.base import Mark, Purged, Push, Pushed, Reaped, ResultSink, Store
 from duetime.stores.finishes import Finish, Finished, KeptResult
 
 T = TypeVar("T")
@@ -315,7 +315,7 @@ class Engine:
 
     # --- for callers without a task
 
-    def submit(self, request: Request[Answer], reply: Reply[Answer]) -> None:
+    def submit(self, request: Request[Answer], reply: ResultSink[Answer]) -> None:
         """`reply` gets the answer or the error of the verb, in a later turn of the event loop.
 
         Raises the error of a request that is not valid, and StoreUnavailable when the engine stops; then nothing is

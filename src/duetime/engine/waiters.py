@@ -38,7 +38,7 @@ from duetime.model.clock import to_tick
 from duetime.model.errors import DuetimeError, StoreUnavailable, own_copy
 from duetime.model.job import STEP_JOBS, Delivery
 from duetime.model.names import Queue
-from duetime.stores.base import Reply, Reserved, Store
+from duetime.stores.base import Reserved, ResultSink, Store
 from duetime.stores.finishes import KeptResult
 
 CHECK_EVERY_S = 1.0
@@ -50,7 +50,7 @@ FIRST_BATCH = 8
 LASTING_S = OUTAGE.cap_ms / 1000
 """A connection for wake-ups that lasted longer ended an outage; shorter ones belong to the same outage."""
 
-Submit = Callable[[Request[list[Delivery]], Reply[list[Delivery]]], None]
+Submit = Callable[[Request[list[Delivery]], ResultSink[list[Delivery]]], None]
 """`Batcher.submit`."""
 
 

@@ -16,13 +16,14 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from duetime.journal.events import Draft, place_before_seq, write_draft
 from duetime.journal.options import Fsync, JournalOptions, node_name
 from duetime.journal.segments import LOCK, Lock, open_name, sealed_name, sync_folder
 from duetime.model.errors import JournalFull, StoreUnavailable
 from duetime.model.job import Event
+from duetime.stores.base import ResultSink
 
 log = logging.getLogger("duetime.journal")
 
@@ -47,15 +48,7 @@ Numbered = Callable[[bytes, int], Sequence[bytes]]
 """Makes numbered lines. It gets the text with which every line's JSON begins, up to the seq, and the first seq."""
 
 
-class Reply(Protocol):
-    """Gets the outcome of a flush: a future of a thread or of an event loop."""
-
-    def done(self) -> bool: ...
-    def set_result(self, result: None, /) -> None: ...
-    def set_exception(self, exception: Exception, /) -> None: ...
-
-
-def send_replies(replies: Sequence[Reply], error: Exception | None) -> None:
+def send_replies(replies: Sequence[ResultSink[None]], error: Exception | None) -> None:
     for reply in replies:
         try:
             if reply.done():
@@ -98,7 +91,7 @@ class Writer:
         self._disk = threading.Lock()
         self._trust_at = 0.0
         self._lines: list[bytes] = []
-        self._replies: list[Reply] = []
+        self._replies: list[ResultSink[None]] = []
         self._wanted = 0
         self._signals: SimpleQueue[int] = SimpleQueue()
         self._files: NodeFiles | None = None
@@ -161,7 +154,7 @@ class Writer:
         if not is_signalled:
             self._signals.put(SOON)
 
-    def flush_to(self, reply: Reply) -> None:
+    def flush_to(self, reply: ResultSink[None]) -> None:
         """Write everything in line, and send `reply` the outcome."""
         with self._lock:
             self._replies.append(reply)

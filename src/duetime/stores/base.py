@@ -326,7 +326,7 @@ def results_wake(queue: Queue, ids: Sequence[str]) -> Wake:
 Given = TypeVar("Given", contravariant=True)  # noqa: PLC0105
 
 
-class Reply(Protocol[Given]):
+class ResultSink(Protocol[Given]):
     """Where a caller gets its answer: a future, or an object of a caller that has no task to wait in.
 
     The two setters are called at most once, only while `done` says False, and must not raise.
@@ -352,15 +352,15 @@ class OneJob(Protocol):
     After that, `reply` gets in a later turn what the verb would answer for this request, or raise.
     """
 
-    def push(self, queue: Queue, request: Push, reply: Reply[Pushed | DuetimeError]) -> Send | None:
+    def push(self, queue: Queue, request: Push, reply: ResultSink[Pushed | DuetimeError]) -> Send | None:
         """Push a request of one job."""
         ...
 
-    def reserve(self, queue: Queue, ask: Ask, reply: Reply[Reserved]) -> Send | None:
+    def reserve(self, queue: Queue, ask: Ask, reply: ResultSink[Reserved]) -> Send | None:
         """Lease one job if one is ready."""
         ...
 
-    def ack(self, lease: Lease, reply: Reply[Moved | LeaseLost | StoreUnavailable | None]) -> Send | None: ...
+    def ack(self, lease: Lease, reply: ResultSink[Moved | LeaseLost | StoreUnavailable | None]) -> Send | None: ...
 
     def blocking(self) -> "BlockingOneJob | None":
         """The same for other threads, with a connection of its own. Returns None if the store has none."""

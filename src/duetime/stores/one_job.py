@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from duetime.model.names import Queue
-from duetime.stores.base import Reply
+from duetime.stores.base import ResultSink
 
 T = TypeVar("T")
 
@@ -40,12 +40,12 @@ class GeneralCalls:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
 
-    def run(self, work: Coroutine[Any, Any, T], reply: Reply[T]) -> None:
+    def run(self, work: Coroutine[Any, Any, T], reply: ResultSink[T]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(lambda done: self._done(done, reply))
 
-    def _done(self, task: asyncio.Task[T], reply: Reply[T]) -> None:
+    def _done(self, task: asyncio.Task[T], reply: ResultSink[T]) -> None:
         self._running.discard(task)
         error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
         if reply.done():

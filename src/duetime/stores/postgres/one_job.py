@@ -20,7 +20,7 @@ from psycopg import pq
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Lease, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, BlockingOneJob, Push, Pushed, Reply, Reserved, Send
+from duetime.stores.base import Ask, BlockingOneJob, Push, Pushed, Reserved, ResultSink, Send
 from duetime.stores.one_job import BACKOFF_S, FastPathBackoff, GeneralCalls
 from duetime.stores.postgres.connection import PostgresLink, translate
 from duetime.stores.postgres.session import ANSWER_S, Encoded
@@ -136,7 +136,7 @@ class PostgresOneJob:
         self._open_after = 0.0
         self._is_closed = False
 
-    def push(self, queue: Queue, request: Push, reply: Reply[Pushed | DuetimeError]) -> Send | None:
+    def push(self, queue: Queue, request: Push, reply: ResultSink[Pushed | DuetimeError]) -> Send | None:
         known = self._link.known_values(queue)
         if known is None or self._backoff.has(PUSH_ONE, queue) or not is_usual_push([request]):
             return None
@@ -167,10 +167,10 @@ class PostgresOneJob:
     async def _push_general(self, queue: Queue, request: Push) -> Pushed | DuetimeError:
         return (await self._push(queue, [request]))[0]
 
-    def reserve(self, queue: Queue, ask: Ask, reply: Reply[Reserved]) -> None:
+    def reserve(self, queue: Queue, ask: Ask, reply: ResultSink[Reserved]) -> None:
         return None
 
-    def ack(self, lease: Lease, reply: Reply[Moved | LeaseLost | StoreUnavailable | None]) -> None:
+    def ack(self, lease: Lease, reply: ResultSink[Moved | LeaseLost | StoreUnavailable | None]) -> None:
         return None
 
     def blocking(self) -> BlockingOneJob | None:

@@ -21,7 +21,7 @@ from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError, LeaseLost, StoreDamaged, StoreUnavailable
 from duetime.model.job import Delivery, Event, IfExists, Lease, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, Reply, Reserved, Send
+from duetime.stores.base import Ask, Push, Pushed, Reserved, ResultSink, Send
 from duetime.stores.one_job import FastPathBackoff, GeneralCalls
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import HEADER_BYTES, LEASED, PRIORITIES, RECORD, Record, pack_fence, plain_header
@@ -131,14 +131,14 @@ class RedisOneJob:
     def blocking(self) -> "BlockingRedis | None":
         return BlockingRedis.of(self._url, self._clock, self.backoff) if self._url else None
 
-    def push(self, queue: Queue, request: Push, reply: Reply[Pushed | DuetimeError]) -> Send | None:
+    def push(self, queue: Queue, request: Push, reply: ResultSink[Pushed | DuetimeError]) -> Send | None:
         arguments = push_arguments(request)
         return None if arguments is None else self._prepare(arguments, PushReply(self, queue, request, reply))
 
-    def reserve(self, queue: Queue, ask: Ask, reply: Reply[Reserved]) -> Send | None:
+    def reserve(self, queue: Queue, ask: Ask, reply: ResultSink[Reserved]) -> Send | None:
         return self._prepare((ask.ttr_ms,), ReserveReply(self, queue, ask, reply))
 
-    def ack(self, lease: Lease, reply: Reply[Moved | LeaseLost | StoreUnavailable | None]) -> Send | None:
+    def ack(self, lease: Lease, reply: ResultSink[Moved | LeaseLost | StoreUnavailable | None]) -> Send | None:
         return self._prepare(ack_arguments(lease), AckReply(self, lease.queue, lease, reply))
 
     def _prepare(self, arguments: tuple[Argument, ...], reply: "ScriptReply[Any, Any]") -> Send | None:
@@ -164,7 +164,7 @@ class ScriptReply(Generic[Asked, T]):
 
     script: ClassVar[str]
 
-    def __init__(self, one_job: RedisOneJob, queue: Queue, asked: Asked, reply: Reply[T]) -> None:
+    def __init__(self, one_job: RedisOneJob, queue: Queue, asked: Asked, reply: ResultSink[T]) -> None:
         self.one_job, self.queue, self.asked, self._reply = one_job, queue, asked, reply
 
     def read(self, answer: Any) -> T:

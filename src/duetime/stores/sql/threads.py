@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from duetime.model.errors import DuetimeError, StoreDamaged, StoreUnavailable
 from duetime.model.job import STEP_JOBS
-from duetime.stores.base import Reply
+from duetime.stores.base import ResultSink
 from duetime.stores.sql.step import Step
 
 log = logging.getLogger("duetime.stores")
@@ -122,7 +122,7 @@ class QueuedStep(Struct, eq=False):
     """A step that a caller waits for, from its request to its result."""
 
     operation: Callable[[Step], Any]
-    future: Reply[Any]
+    future: ResultSink[Any]
     jobs: int = 1
     read_only: bool = False
     adds: bool = False

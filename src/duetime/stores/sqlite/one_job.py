@@ -17,7 +17,7 @@ from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, Lease, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, Reply, Reserved, Send
+from duetime.stores.base import Ask, Push, Pushed, Reserved, ResultSink, Send
 from duetime.stores.sql import verbs
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.threads import QueuedStep
@@ -44,7 +44,7 @@ class SqliteOneJob:
         self.blocking = blocking
         self._loop = asyncio.get_running_loop()
 
-    def push(self, queue: Queue, request: Push, reply: Reply[Pushed | DuetimeError]) -> Send:
+    def push(self, queue: Queue, request: Push, reply: ResultSink[Pushed | DuetimeError]) -> Send:
         requests = (request,)
 
         def push(step: Step) -> Pushed | DuetimeError:
@@ -52,7 +52,7 @@ class SqliteOneJob:
 
         return partial(self._submit, QueuedStep(push, reply, adds=True), line=queue)
 
-    def reserve(self, queue: Queue, ask: Ask, reply: Reply[Reserved]) -> Send:
+    def reserve(self, queue: Queue, ask: Ask, reply: ResultSink[Reserved]) -> Send:
         asks = (ask,)
 
         def reserve(step: Step) -> Reserved:
@@ -63,7 +63,7 @@ class SqliteOneJob:
 
         return partial(self._submit, QueuedStep(reserve, reply), line=queue)
 
-    def ack(self, lease: Lease, reply: Reply[Moved | LeaseLost | None]) -> Send:
+    def ack(self, lease: Lease, reply: ResultSink[Moved | LeaseLost | None]) -> Send:
         queue, leases = lease.queue, (lease,)
 
         def ack(step: Step) -> Moved | LeaseLost | None:

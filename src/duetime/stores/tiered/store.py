@@ -50,8 +50,8 @@ from duetime.stores.base import (
     Pushed,
     QueueRules,
     Reaped,
-    Reply,
     Reserved,
+    ResultSink,
     RulesChange,
     Send,
     Store,
@@ -441,7 +441,7 @@ class TieredOneJob:
     def __init__(self, hot: OneJob, tiers: Tiers) -> None:
         self._hot, self._tiers = hot, tiers
 
-    def push(self, queue: Queue, request: Push, reply: Reply[Pushed | DuetimeError]) -> Send | None:
+    def push(self, queue: Queue, request: Push, reply: ResultSink[Pushed | DuetimeError]) -> Send | None:
         if not request.made_ids or request.mark:
             return None
         now, last = self._tiers.now(), self._tiers.horizon()
@@ -449,10 +449,10 @@ class TieredOneJob:
             return None
         return self._hot.push(queue, request, reply)
 
-    def reserve(self, queue: Queue, ask: Ask, reply: Reply[Reserved]) -> Send | None:
+    def reserve(self, queue: Queue, ask: Ask, reply: ResultSink[Reserved]) -> Send | None:
         return self._hot.reserve(queue, ask, reply)
 
-    def ack(self, lease: Lease, reply: Reply[Moved | LeaseLost | StoreUnavailable | None]) -> Send | None:
+    def ack(self, lease: Lease, reply: ResultSink[Moved | LeaseLost | StoreUnavailable | None]) -> Send | None:
         return self._hot.ack(lease, reply)
 
     def blocking(self) -> BlockingOneJob | None:
