@@ -19,8 +19,8 @@ async def test_a_late_courier_leaves_the_rules_of_a_newer_status(
     """The courier begins to set the rules of one status, and the topic gets another one meanwhile."""
     first = Status.OFFLINE if last is Status.ONLINE else Status.ONLINE
     await world.service.add(world.place("mail"), await world.topic("other"))
-    engine, courier_goes_on = world.engine, asyncio.Event()
-    configure, test_task, held, written = engine.configure, asyncio.current_task(), [0], list[object]()
+    store, courier_goes_on = world.engine.store, asyncio.Event()
+    configure, test_task, held, written = store.configure, asyncio.current_task(), [0], list[object]()
 
     async def slow_for_the_courier(queue: Queue, change: RulesChange | None = None) -> QueueRules:
         if queue.name == "mail" and asyncio.current_task() is not test_task:
@@ -31,7 +31,7 @@ async def test_a_late_courier_leaves_the_rules_of_a_newer_status(
         return await configure(queue, change)
 
     await until(lambda: world.lane("mail") is not None)
-    monkeypatch.setattr(engine, "configure", slow_for_the_courier)
+    monkeypatch.setattr(store, "configure", slow_for_the_courier)
     await world.service.set_status(world.place("mail"), first)
     await until(lambda: held[0] > 0)
     await world.service.set_status(world.place("mail"), last)
