@@ -87,15 +87,17 @@ check: $(VENV)/.stamp-dev ## Check format, lint, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/python tools/blocking_client.py --check
 	$(BIN)/python tools/sdk_reference.py --check
+	$(BIN)/python tools/http_reference.py --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
 quick: check ## The same, and on memory and SQLite the unit and contract tests and Django's own
 	$(PYTEST) --stores memory,sqlite tests/unit tests/contract tests/frameworks/test_django_suite.py $(ARGS)
 
-format: $(VENV)/.stamp-dev ## Generate the blocking client and docs/sdk.md, format the code and apply the safe fixes
+format: $(VENV)/.stamp-dev ## Generate the blocking client and the reference pages, format the code and apply the safe fixes
 	$(BIN)/python tools/blocking_client.py
 	$(BIN)/python tools/sdk_reference.py
+	$(BIN)/python tools/http_reference.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -1,7 +1,7 @@
-"""The reference of the SDK as Markdown, written from signatures and docstrings.
+"""The reference of the SDK and of its errors as Markdown, written from signatures and docstrings.
 
-`python tools/sdk_reference.py` renews the marked part of docs/sdk.md, and `make format` runs it. With --check it only
-says whether they differ.
+`python tools/sdk_reference.py` renews the marked parts of docs/sdk.md and docs/errors.md, and `make format` runs it.
+With --check it only says whether they differ.
 """
 
 import ast
@@ -19,9 +19,10 @@ from typing import Any
 from cli_reference import LINE, renew
 
 import duetime
+from duetime.cli.program import exit_code
 from duetime.model.errors import DuetimeError
 
-PAGE = Path("docs/sdk.md")
+DOCS = Path("docs")
 SIGNATURE_LINE = 88
 
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -96,11 +97,16 @@ NOT_SHOWN = {
 
 
 def write_reference() -> str:
-    return "\n".join([*(line for title in SECTIONS for line in _section(title)), *_errors()])
+    return "\n".join(line for title in SECTIONS for line in _section(title))
 
 
-def renew_page(page: str) -> str:
-    return renew(page, "reference", write_reference())
+def renew_pages() -> dict[Path, str]:
+    """The text of each page as it should be."""
+    reference, errors = DOCS / "sdk.md", DOCS / "errors.md"
+    return {
+        reference: renew(reference.read_text(), "reference", write_reference()),
+        errors: renew(errors.read_text(), "errors", "\n".join(_errors())),
+    }
 
 
 def _items(title: str) -> Iterator[tuple[str, Any]]:
@@ -229,15 +235,15 @@ def _parameters(arguments: ast.arguments, source: str, names: dict[str, Any]) ->
 
 
 def _errors() -> Iterator[str]:
-    yield "## Errors\n"
-    yield "| error | code | HTTP status | meaning |\n|---|---|---|---|"
+    yield "| class | code | HTTP | exit | meaning |\n|---|---|---|---|---|"
     yield from _rows(DuetimeError, 0)
 
 
 def _rows(error: type[DuetimeError], depth: int) -> Iterator[str]:
     if error.__module__ == DuetimeError.__module__:
         meaning = " ".join((error.__doc__ or "").split("\n\n")[0].split()).replace("|", "\\|")
-        yield f"| {'↳ ' * depth}`{error.__name__}` | `{error.code}` | {error.status} | {meaning} |"
+        name = f"{'↳ ' * depth}`{error.__name__}`"
+        yield f"| {name} | `{error.code}` | {error.status} | {exit_code(error())} | {meaning} |"
         for child in error.__subclasses__():
             yield from _rows(child, depth + 1)
 
@@ -246,7 +252,7 @@ LISTED = {item for title in SECTIONS for _, item in _items(title)}
 
 
 if __name__ == "__main__":
-    page = renew_page(PAGE.read_text())
-    if "--check" in sys.argv and page != PAGE.read_text():
-        sys.exit(f"{PAGE} is out of date: run python tools/sdk_reference.py")
-    PAGE.write_text(page)
+    for page, text in renew_pages().items():
+        if "--check" in sys.argv and text != page.read_text():
+            sys.exit(f"{page} is out of date: run `make format`")
+        page.write_text(text)

@@ -118,6 +118,7 @@ class Box:
         return answer
 
     def close(self) -> None:
+        """Delete the store. `in_memory` does this at the end of its block."""
         _aside(self._loop.close)
 
     # --- time
@@ -132,6 +133,7 @@ class Box:
         _now(self._store.reap())
 
     def travel_to(self, instant: datetime | str) -> None:
+        """Move the clock forward to an instant. It never moves back."""
         self.travel(f"{max(0, instant_ms(instant) - self.now)}ms")
 
     # --- running
@@ -199,10 +201,12 @@ class Box:
     # --- looking
 
     def counts(self, queue: str) -> Counts:
+        """Return the number of jobs of a queue in each state."""
         [counts] = _now(self._store.counts([check_queue(self._app.namespace, queue)]))
         return counts
 
     def jobs(self, queue: str, state: State) -> list[Job]:
+        """Return the jobs of a queue in a state. Dead letters have their error."""
         return list(_now(self._store.list_jobs(check_queue(self._app.namespace, queue), state, limit=STEP_JOBS)).jobs)
 
     def respawn(self, queue: str, *ids: str) -> None:
@@ -227,10 +231,12 @@ class Box:
         return found
 
     def assert_not_pushed(self, task: Task[..., Any], **arguments: Any) -> None:
+        """Raise AssertionError if the task was pushed with at least these arguments."""
         if found := self.pushed(task, **arguments):
             raise AssertionError(f"{task.name} must not be pushed with {arguments}, but was {len(found)} times")
 
     def assert_nothing_pushed(self) -> None:
+        """Raise AssertionError if anything was pushed."""
         if self.pushes:
             raise AssertionError(f"nothing must be pushed; pushed were: {self._shown()}")
 

@@ -42,18 +42,22 @@ def test_the_readme_starts_with_one_sentence_two_commands_and_an_example() -> No
     assert "```python" in first_screen
 
 
-def settings_table() -> list[list[str]]:
-    page = (ROOT / "docs" / "operations.md").read_text()
+def settings_tables() -> list[list[str]]:
+    """Without the heads of the tables."""
+    page = (ROOT / "docs" / "settings.md").read_text()
     part = page.partition("<!-- settings: begin -->")[2].partition("<!-- settings: end -->")[0]
-    return [[cell.strip().strip("`") for cell in found[1].split("|")] for found in TABLE_ROW.finditer(part)]
+    rows = [[cell.strip().strip("`") for cell in found[1].split("|")] for found in TABLE_ROW.finditer(part)]
+    return [row for row in rows if row[0] != "setting"]
 
 
 def test_the_table_of_settings_is_the_table_of_settings() -> None:
     defaults: Settings = load(flags={}, environment={}, file={})
-    expected = [
-        [name, shown(defaults, name), variable(name), row(name).flag, row(name).about.strip("`")] for name in FIELDS
-    ]
-    assert settings_table()[1:] == expected
+    expected = [[name, shown(defaults, name), row(name).flag, row(name).about.strip("`")] for name in FIELDS]
+    assert settings_tables() == expected
+
+
+def test_the_variable_of_a_setting_is_its_name_in_capitals() -> None:
+    assert {variable(name) for name in FIELDS} == {f"DUETIME_{name.upper()}" for name in FIELDS}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

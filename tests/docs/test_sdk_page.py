@@ -24,4 +24,5 @@ def test_a_page_that_differs_is_found(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "sdk.md").read_text()
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "sdk.md").write_text(page.replace("Finish a job.", "Begin a job."))
+    (tmp_path / "docs" / "errors.md").write_text((ROOT / "docs" / "errors.md").read_text())
     assert "out of date" in check(tmp_path).stderr

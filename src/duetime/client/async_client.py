@@ -121,6 +121,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
+        """Close the connections. Jobs that are still leased come back when their leases end."""
         if transport := self._transport.end():
             await transport.close()
 
@@ -143,11 +144,13 @@ class AsyncClient:
         return f"<{type(self).__name__} {mask(self._url)}, namespace {self.namespace}>"
 
     async def push_on(self, queue: str, body: Body, **options: Unpack[PushFields]) -> Moved:
+        """Add a job to the named queue, as `queue(name).push(...)`."""
         return await self.queue(queue).push(body, **options)
 
     async def later_on(
         self, queue: str, delay: Duration | datetime, body: Body, /, **options: Unpack[PushFields]
     ) -> Moved:
+        """Add a job to the named queue that is due after a delay, as `queue(name).later(...)`."""
         return await self.queue(queue).push(body, **delayed(options, delay))
 
     async def reserve(
@@ -323,6 +326,7 @@ class AsyncQueueClient(AsyncQueue[AsyncLeasedJob]):
         return await self.configure(RulesChange(paused=True))
 
     async def resume(self) -> QueueRules:
+        """Continue deliveries after `pause`."""
         return await self.configure(RulesChange(paused=False))
 
     async def size(self) -> int:
@@ -330,12 +334,15 @@ class AsyncQueueClient(AsyncQueue[AsyncLeasedJob]):
         return calls.size(await self.counts())
 
     async def pending_size(self) -> int:
+        """Return the number of ready jobs, under Laravel's name."""
         return (await self.counts()).ready
 
     async def delayed_size(self) -> int:
+        """Return the number of delayed jobs."""
         return (await self.counts()).delayed
 
     async def reserved_size(self) -> int:
+        """Return the number of leased jobs, under Laravel's name."""
         return (await self.counts()).leased
 
     async def oldest_pending(self) -> int | None:

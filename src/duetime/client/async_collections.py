@@ -133,6 +133,7 @@ class AsyncCollection(AsyncOnly):
         return False
 
     async def contains_id(self, job_id: str) -> bool:
+        """Return whether a value with this id is in the queue."""
         try:
             job = await self._queue.get(job_id)
         except JobNotFound:
@@ -171,6 +172,7 @@ class AsyncCollection(AsyncOnly):
         return await self.remove_id(job.id)
 
     async def remove_id(self, job_id: str) -> bool:
+        """Remove the value with this id. Returns whether there was one."""
         try:
             await self._queue.cancel(job_id)
         except JobNotFound:
@@ -185,9 +187,11 @@ class AsyncCollection(AsyncOnly):
         return f"<{type(self).__name__} {self._queue.name}>"
 
     async def is_empty(self) -> bool:
+        """Return whether `size` is 0."""
         return await self.size() == 0
 
     async def size(self) -> int:
+        """Return the number of values."""
         counts = await self._queue.counts()
         return sum(getattr(counts, state) for state in self._states)
 

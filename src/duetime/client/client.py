@@ -122,6 +122,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Close the connections. Jobs that are still leased come back when their leases end."""
         if transport := self._transport.end():
             transport.close()
 
@@ -144,9 +145,11 @@ class Client:
         return f"<{type(self).__name__} {mask(self._url)}, namespace {self.namespace}>"
 
     def push_on(self, queue: str, body: Body, **options: Unpack[PushFields]) -> Moved:
+        """Add a job to the named queue, as `queue(name).push(...)`."""
         return self.queue(queue).push(body, **options)
 
     def later_on(self, queue: str, delay: Duration | datetime, body: Body, /, **options: Unpack[PushFields]) -> Moved:
+        """Add a job to the named queue that is due after a delay, as `queue(name).later(...)`."""
         return self.queue(queue).push(body, **delayed(options, delay))
 
     def reserve(
@@ -320,6 +323,7 @@ class QueueClient(BlockingQueueBase[LeasedJob]):
         return self.configure(RulesChange(paused=True))
 
     def resume(self) -> QueueRules:
+        """Continue deliveries after `pause`."""
         return self.configure(RulesChange(paused=False))
 
     def size(self) -> int:
@@ -327,12 +331,15 @@ class QueueClient(BlockingQueueBase[LeasedJob]):
         return calls.size(self.counts())
 
     def pending_size(self) -> int:
+        """Return the number of ready jobs, under Laravel's name."""
         return self.counts().ready
 
     def delayed_size(self) -> int:
+        """Return the number of delayed jobs."""
         return self.counts().delayed
 
     def reserved_size(self) -> int:
+        """Return the number of leased jobs, under Laravel's name."""
         return self.counts().leased
 
     def oldest_pending(self) -> int | None:

@@ -134,6 +134,7 @@ class Collection(BlockingOnly):
         return False
 
     def contains_id(self, job_id: str) -> bool:
+        """Return whether a value with this id is in the queue."""
         try:
             job = self._queue.get(job_id)
         except JobNotFound:
@@ -172,6 +173,7 @@ class Collection(BlockingOnly):
         return self.remove_id(job.id)
 
     def remove_id(self, job_id: str) -> bool:
+        """Remove the value with this id. Returns whether there was one."""
         try:
             self._queue.cancel(job_id)
         except JobNotFound:
@@ -186,9 +188,11 @@ class Collection(BlockingOnly):
         return f"<{type(self).__name__} {self._queue.name}>"
 
     def is_empty(self) -> bool:
+        """Return whether `size` is 0."""
         return self.size() == 0
 
     def size(self) -> int:
+        """Return the number of values."""
         counts = self._queue.counts()
         return sum(getattr(counts, state) for state in self._states)
 

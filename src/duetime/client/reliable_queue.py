@@ -165,6 +165,7 @@ class ReliableQueue(Collection):
         self._switch(operation, off=True)
 
     def enable(self, operation: Operation) -> None:
+        """Allow `add` or `poll` again, in all programs that use the queue."""
         self._switch(operation, off=False)
 
     def _switch(self, operation: Operation, *, off: bool) -> None:
@@ -312,6 +313,7 @@ class ReliableQueue(Collection):
     # --- management
 
     def counts(self) -> MessageCounts:
+        """Return the number of messages in each state."""
         counts = self._queue.counts()
         return MessageCounts(counts.ready, counts.delayed, counts.leased, counts.dead)
 
@@ -320,9 +322,11 @@ class ReliableQueue(Collection):
         return self.counts().ready
 
     def count_delayed_messages(self) -> int:
+        """Return the number of messages that are not due yet."""
         return self.counts().delayed
 
     def count_unacknowledged_messages(self) -> int:
+        """Return the number of messages that were polled and not acknowledged yet."""
         return self.counts().unacknowledged
 
     def get(self, message_id: str) -> Job | None:
@@ -330,6 +334,7 @@ class ReliableQueue(Collection):
         return self._queue.get_many([message_id])[0]
 
     def get_all(self, ids: Sequence[str]) -> list[Job | None]:
+        """Return messages in any state, in the order of the ids, and None for each id without a message."""
         return self._queue.get_many(ids)
 
     def list_all(self) -> list[Job]:
@@ -376,6 +381,7 @@ class ReliableQueue(Collection):
     # --- listeners and counters
 
     def add_listener(self, event: QueueEvent, listener: Listener) -> None:
+        """Call `listener` at each such event of this object."""
         self._of(event).append(listener)
 
     def remove_listener(self, event: QueueEvent, listener: Listener) -> None:
@@ -421,9 +427,11 @@ class ReliableFanout:
         return queue
 
     def unsubscribe(self, name: str) -> bool:
+        """Send no more messages to this queue. Returns whether it was subscribed."""
         return self._queues.pop(name, None) is not None
 
     def subscribers(self) -> list[str]:
+        """Return the names of the subscribed queues."""
         return sorted(self._queues)
 
     def publish(self, value: Any, options: MessageOptions | None = None) -> dict[str, str]:

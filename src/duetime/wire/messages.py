@@ -74,15 +74,15 @@ BodyJson = Annotated[
     Raw,
     Meta(description="a JSON object or array, or text", extra_json_schema={"type": ["object", "array", "string"]}),
 ]
-BodyBase64 = Annotated[str, Meta(description="in base64: bytes that are not text")]
-PriorityIn = Annotated[Literal["high", "normal", "low"], Meta(description="which of the ready jobs is delivered first")]
+BodyBase64 = Annotated[str, Meta(description="bytes that are not text, in base64")]
+PriorityIn = Annotated[Literal["high", "normal", "low"], Meta(description="the order among ready jobs")]
 NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,255}$"
 NameIn = Annotated[str, Meta(extra_json_schema={"pattern": NAME_PATTERN})]
 IdIn = Annotated[
     str,
     Meta(description="printable characters", extra_json_schema={"minLength": 1, "maxLength": MAX_ID}),
 ]
-TriesIn = Annotated[int, Meta(ge=0, le=65535, description="deliveries allowed, 0 = unlimited")]
+TriesIn = Annotated[int, Meta(ge=0, le=65535, description="number of deliveries allowed; 0: unlimited")]
 IdsList = Annotated[list[IdIn], Meta(max_length=MAX_PUSH)]
 
 
@@ -98,8 +98,8 @@ class JobIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     tries: TriesIn = DEFAULT_TRIES
     priority: PriorityIn = "normal"
     attributes: dict[str, str] = {}
-    born: Annotated[int, Meta(ge=0, le=MAX_INSTANT, description="only to put a lost job back")] = 0
-    attempt: Annotated[int, Meta(ge=0, le=MAX_ATTEMPT, description="only to put a lost job back")] = 0
+    born: Annotated[int, Meta(ge=0, le=MAX_INSTANT, description="only for restoring a lost job")] = 0
+    attempt: Annotated[int, Meta(ge=0, le=MAX_ATTEMPT, description="only for restoring a lost job")] = 0
 
 
 class PushIn(JobIn, omit_defaults=True):
@@ -109,7 +109,7 @@ class PushIn(JobIn, omit_defaults=True):
 
 
 class MarkIn(Struct, forbid_unknown_fields=True):
-    """Makes a push happen once: the same name and digest again does nothing and answers as before."""
+    """Makes a push happen once: repeating it with the same name and digest returns the same answer."""
 
     name: Annotated[str, Meta(min_length=1, max_length=255)]
     digest: Annotated[str, Meta(description="hex", max_length=128)]
@@ -137,7 +137,7 @@ class ErrorOut(Struct, omit_defaults=True):
 
 
 class ResultOut(Struct, omit_defaults=True):
-    """One of many: `moved`, or `error`, or neither where there was nothing to do."""
+    """One result: `moved`, or `error`, or neither if there was nothing to do."""
 
     moved: Moved | None = None
     error: ErrorOut | None = None
@@ -152,7 +152,7 @@ class PushedOut(Struct, omit_defaults=True):
 
 
 class ReserveIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How many jobs, held for how long, waiting for how long."""
+    """Leases up to `limit` jobs for `ttr`. Waits up to `wait` for the first one."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_RESERVE)] = 1
     ttr: DurationIn = DEFAULT_TTR_MS // 1000
@@ -160,13 +160,13 @@ class ReserveIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class ReserveManyIn(ReserveIn, kw_only=True):
-    """From several queues of a namespace, in this order."""
+    """Leases jobs from several queues of a namespace, in this order."""
 
     queues: Annotated[list[NameIn], Meta(min_length=1, max_length=1000)]
 
 
 class LeaseRef(Struct, forbid_unknown_fields=True):
-    """The fence of a delivery; the queue is in the path."""
+    """A lease. Its queue is in the path."""
 
     id: IdIn
     born: Annotated[int, Meta(ge=0, le=MAX_INSTANT)]
@@ -174,7 +174,7 @@ class LeaseRef(Struct, forbid_unknown_fields=True):
 
 
 class DeliveryOut(Struct, omit_defaults=True):
-    """A job in your hands until `lease_until`."""
+    """A job that is leased to you until `lease_until`."""
 
     queue: str
     lease: LeaseRef
@@ -208,7 +208,7 @@ class ResultsOut(Struct):
 
 
 class JoinIn(Struct, forbid_unknown_fields=True):
-    """The last of `of` finishes that carry this join pushes `then`; they are counted for `life` after the last one."""
+    """The last of `of` finishes with this join pushes `then`. The count is kept for `life` after each finish."""
 
     name: IdIn
     of: Annotated[int, Meta(ge=1, le=MAX_CAP)]
@@ -217,7 +217,7 @@ class JoinIn(Struct, forbid_unknown_fields=True):
 
 
 class JoinCountIn(Struct, forbid_unknown_fields=True):
-    """The join of this name has seen `count` finishes, and goes on counting for `life`."""
+    """Raises the count of the join `name` to `count`, and keeps the count for `life`."""
 
     name: IdIn
     count: Annotated[int, Meta(ge=1, le=MAX_CAP)]
@@ -229,13 +229,13 @@ class JoinsIn(Struct, forbid_unknown_fields=True):
 
 
 class JoinsOut(Struct):
-    """`joins` is the number of joins whose counts are now at least those given."""
+    """`joins` is the number of joins whose counts are now at least the given ones."""
 
     joins: int
 
 
 class FinishIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The end of one job: the jobs that follow from it in the same queue, and its result, kept for `result_ttl`."""
+    """Finishes one job, pushes its follow-up jobs to the same queue, and keeps its result for `result_ttl`."""
 
     lease: LeaseRef
     then: Annotated[list[JobIn], Meta(max_length=STEP_JOBS - 1)] = []
@@ -266,14 +266,14 @@ class FinishesOut(Struct):
 
 
 class ResultsIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Whose results; `wait` is for how long to wait until all are there."""
+    """The ids of the jobs. Waits up to `wait` until all results are there."""
 
     ids: Annotated[list[IdIn], Meta(max_length=MAX_RESULTS)]
     wait: DurationIn = 0
 
 
 class KeptResultOut(Struct, omit_defaults=True):
-    """What the job of this `born` gave when it was finished."""
+    """The result of the job with this `born`."""
 
     id: str
     born: int
@@ -283,7 +283,7 @@ class KeptResultOut(Struct, omit_defaults=True):
 
 
 class KeptResultsOut(Struct):
-    """One entry per id, in order; null where no result is kept."""
+    """One entry per id, in order; null if no result is kept."""
 
     results: list[KeptResultOut | None]
 
@@ -300,7 +300,7 @@ class KillIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class GiveBackIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Without `delay` the job waits with its old due time."""
+    """Without `delay` the job keeps its old due time."""
 
     lease: LeaseRef
     delay: DurationIn | UnsetType = UNSET
@@ -320,7 +320,7 @@ class IdsIn(Struct, forbid_unknown_fields=True):
 
 
 class RescheduleIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """By delay or due_at, not both."""
+    """The new due time, as `delay` or `due_at`, not both."""
 
     ids: IdsList
     delay: DurationIn | UnsetType = UNSET
@@ -328,14 +328,14 @@ class RescheduleIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class WhenIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """When one job is to be due: by delay or due_at, not both."""
+    """The new due time of one job, as `delay` or `due_at`, not both."""
 
     delay: DurationIn | UnsetType = UNSET
     due_at: InstantIn | UnsetType = UNSET
 
 
 class JobOut(Struct, omit_defaults=True):
-    """All there is to know about a job."""
+    """A job with all its fields."""
 
     namespace: str
     queue: str
@@ -358,7 +358,7 @@ class JobOut(Struct, omit_defaults=True):
 
 
 class JobsOut(Struct, omit_defaults=True):
-    """One entry per id, each once, in the order asked for; null where there is none.
+    """One entry per id, each once, in the order of the request; null if there is no such job.
 
     `left_out` are ids that were not processed, because the answer ends at 500 jobs or 4 MiB: ask for them again.
     """
@@ -400,7 +400,7 @@ class NamespacesOut(Struct):
 
 
 class NamespaceOut(Struct):
-    """`epoch` is the store's: another one than before means that the store was wiped or is another one."""
+    """`epoch` identifies the contents of the store. It changes if the store is wiped or replaced."""
 
     namespace: str
     epoch: str
@@ -408,7 +408,7 @@ class NamespaceOut(Struct):
 
 
 class JournalNodeOut(Struct, omit_defaults=True):
-    """`at` is when the node registered, in the store's time; `last` is the number of its last entry, if it ended.
+    """`at` is when the node registered, by the store's clock; `last` is the number of its last entry, if it ended.
 
     A program without a journal has `journal` false; `seen_at` is when it last renewed its registration.
     """
@@ -424,8 +424,8 @@ class JournalNodeOut(Struct, omit_defaults=True):
 
 
 class JournalNodesOut(Struct):
-    """`pool` is the name of the pool in the journal, empty from servers of earlier releases. `since` is the store's
-    time from which on the pool journals, 0 if it does not.
+    """`pool` is the name of the pool in the journal, empty from servers of earlier releases. `since` is the time by
+    the store's clock from which the pool is journaled, 0 if it is not.
     """
 
     nodes: list[JournalNodeOut]
@@ -434,14 +434,14 @@ class JournalNodesOut(Struct):
 
 
 class HistogramOut(Struct):
-    """counts[i] jobs wait with edges[i] <= due_at < edges[i + 1]."""
+    """counts[i] is the number of waiting jobs with edges[i] <= due_at < edges[i + 1]."""
 
     edges: list[int]
     counts: list[int]
 
 
 class RespawnIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """By ids, or the `limit` longest dead."""
+    """Selects dead letters by ids, or the `limit` that have been dead longest."""
 
     ids: IdsList | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_RESPAWN)] = 1
@@ -450,7 +450,7 @@ class RespawnIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class PurgeIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The states to empty; at most `limit` jobs if one is given."""
+    """Removes jobs in these states, at most `limit` if it is given."""
 
     states: Annotated[list[State], Meta(max_length=len(State))]
     limit: Annotated[int, Meta(ge=1, le=MAX_CAP)] | None = None
@@ -461,14 +461,14 @@ class PurgedOut(Struct):
 
 
 class RulesIn(RulesChange, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The rules to change; what is left out stays. Zero means no cap."""
+    """The rules to change. Omitted fields keep their values. Zero means no limit."""
 
     max_jobs: Annotated[int, Meta(ge=0, le=MAX_CAP)] | UnsetType = UNSET
     max_body: Annotated[int, Meta(ge=0, le=MAX_CAP)] | UnsetType = UNSET
 
 
 class CountIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Add `by` to a counter that workers share, 0 to read it; it is deleted after `life`, never if that is 0."""
+    """Adds `by` to a counter that workers share; 0 reads it. It is deleted after `life`; 0: never."""
 
     name: Annotated[str, Meta(min_length=1, max_length=600)]
     by: Annotated[int, Meta(ge=-MAX_CAP, le=MAX_CAP)] = 0
@@ -476,14 +476,14 @@ class CountIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class CounterOut(Struct, omit_defaults=True):
-    """`left_ms` is the rest of the counter's life, 0 if that does not end."""
+    """`left_ms` is the rest of the counter's life; 0 if it is never deleted."""
 
     value: int
     left_ms: int = 0
 
 
 class AnswerOut(Struct, omit_defaults=True):
-    """What a worker answered to a call. `id` is the job that was called with, `answer_id` the one that came back."""
+    """The answer to a call. `id` is the job that was pushed, `answer_id` the job with the answer."""
 
     id: str
     answer_id: str
@@ -498,12 +498,12 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 UrlIn = Annotated[str, Meta(description="an http or https URL", max_length=MAX_URL)]
 ConditionIn = Annotated[
     str,
-    Meta(description="when an answer asks for a retry: {res.code} != 200 && {res.n} < 3", max_length=MAX_LENGTH),
+    Meta(description="the condition for a retry: {res.code} != 200 && {res.n} < 3", max_length=MAX_LENGTH),
 ]
 ScheduleIn = Annotated[
     str,
     Meta(
-        description="waits before retries: odd-minutes, 10s, 1s,5s,1m or exponential:1s:1h; "
+        description="delays before retries: odd-minutes, 10s, 1s,5s,1m or exponential:1s:1h; "
         f"{DEFAULT_SCHEDULE} for a new topic",
         max_length=1000,
     ),
@@ -518,22 +518,22 @@ CapIn = Annotated[
     ),
 ]
 TimeoutIn = Annotated[
-    DurationIn, Meta(description=f"how long a call may take; {DEFAULT_TIMEOUT_MS // 1000}s for a new topic")
+    DurationIn, Meta(description=f"the timeout of a call; {DEFAULT_TIMEOUT_MS // 1000}s for a new topic")
 ]
 MethodIn = Annotated[
     Method,
     Meta(
-        description="the body's fields in the query (GET) or as a form (POST), or the body as it is in a POST (JSON); "
+        description="GET: the body's fields in the query; POST: as a form; JSON: the unchanged body in a POST; "
         f"{NEW_METHOD} for a new topic"
     ),
 ]
 PhpFieldsIn = Annotated[
-    bool, Meta(description="whether notify_time, dq_set_time and exp_notify_nums are added, as php-delayqueue does")
+    bool, Meta(description="adds php-delayqueue's fields: notify_time, dq_set_time and exp_notify_nums")
 ]
 SuccessIn = Annotated[
     Success,
     Meta(
-        description="which answers are a success: a 2xx status, a body that is not empty, or both (2xx); "
+        description="which answers are a success. status: a 2xx status; body: a body that is not empty; 2xx: both; "
         f"{NEW_SUCCESS} for a new topic"
     ),
 ]
@@ -543,17 +543,17 @@ InFlightIn = Annotated[
     Meta(
         ge=1,
         le=MAX_IN_FLIGHT,
-        description=f"calls at a time, for each server process; {DEFAULT_IN_FLIGHT} for a new topic",
+        description=f"concurrent calls of each server process; {DEFAULT_IN_FLIGHT} for a new topic",
     ),
 ]
-RateIn = Annotated[int, Meta(ge=0, le=MAX_RATE, description="calls a second, for each server process; 0 = no limit")]
+RateIn = Annotated[int, Meta(ge=0, le=MAX_RATE, description="calls per second of each server process; 0: no limit")]
 SecretIn = Annotated[
-    str, Meta(description="signs callbacks: whsec_ and base64; 'new' draws one; empty ends signing", max_length=200)
+    str, Meta(description="signs callbacks: whsec_ and base64; 'new' generates one; empty ends signing", max_length=200)
 ]
 
 
 class TopicFields(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What may be said about a topic when it is added and later."""
+    """The fields of a topic that can be set and changed."""
 
     name: Text | UnsetType = UNSET
     delay: DurationIn | UnsetType = UNSET
@@ -575,7 +575,7 @@ class TopicFields(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
 
 
 class TopicChangeIn(TopicFields, kw_only=True):
-    """What to change; what is left out stays."""
+    """The fields to change. Omitted fields keep their values."""
 
     callback: UrlIn | UnsetType = UNSET
 
@@ -588,10 +588,10 @@ class TopicIn(TopicFields, kw_only=True):
 
 
 class TopicCountsOut(Struct):
-    """What the store counted in the topic's queue, in all or on one day.
+    """The counts of the topic's queue, in total or for one day.
 
-    `written` are jobs that were added, `notified` those that were finished, `deleted` those that were removed by id
-    before; `failed` are attempts that failed.
+    `written` counts jobs that were added, `notified` jobs that were finished, `deleted` jobs that were removed by id
+    before they were finished, and `failed` attempts that failed.
     """
 
     written: int = 0
@@ -603,7 +603,7 @@ class TopicCountsOut(Struct):
 class TopicOut(Struct, omit_defaults=True, kw_only=True):
     """A topic. `secret` is shown once, in the answer to the request that set it.
 
-    Days are UTC days, written 20261115. Without `totals` the topic's pool does not answer.
+    Days are UTC days, written 20261115. `totals` is missing while the topic's pool does not answer.
     """
 
     namespace: str
@@ -649,7 +649,7 @@ class CountersOut(Struct):
 
 
 class AddIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A job for a topic; its delay, priority and tries are the topic's. An id that is taken is replaced."""
+    """A job for a topic, with the topic's delay, priority and tries. Replaces a job with the same id."""
 
     body: BodyJson | UnsetType = UNSET
     id: IdIn | UnsetType = UNSET
@@ -668,7 +668,7 @@ class AddIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 
 
 class SampleIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The body of the job that the sample call is about."""
+    """The body of the sample call."""
 
     body: BodyJson | UnsetType = UNSET
 
@@ -681,7 +681,7 @@ class SampleRequestOut(Struct):
 
 
 class SampleAnswerOut(Struct, omit_defaults=True):
-    """`status` 0 and `error` where no answer came."""
+    """`status` is 0 and `error` is set if there was no answer."""
 
     status: int
     ms: int
@@ -701,7 +701,7 @@ class SampleOut(Struct):
 
 # --- schedules
 
-MissedIn = Annotated[Missed, Meta(description="which runs happen later if they were due while nothing ran schedules")]
+MissedIn = Annotated[Missed, Meta(description="which missed runs happen later")]
 OverlapIn = Annotated[Overlap, Meta(description="`skip`: no run while the job of the last run is unfinished")]
 CronIn = Annotated[str, Meta(description="five fields, such as `0 9 * * mon-fri`", max_length=MAX_CRON)]
 ZoneIn = Annotated[str, Meta(description="the time zone of `cron`, such as Asia/Shanghai", max_length=MAX_TEXT)]
@@ -728,14 +728,14 @@ class JobScheduleIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_o
 
 
 class BackfillIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A span of the past: from `since` on and before `until`, which is now if it is not given."""
+    """A period in the past, from `since` to just before `until` (default: now)."""
 
     since: InstantIn
     until: InstantIn | UnsetType = UNSET
 
 
 class BackfillOut(Struct):
-    """How many runs of the schedule the span has, and how many of them were pushed now."""
+    """The number of runs in the period, and how many of them were pushed."""
 
     runs: int
     pushed: int

@@ -64,9 +64,10 @@ class TaskFailed(DuetimeError):
 
 
 class TaskHandle(Generic[R]):
-    """`event` is `accepted`, `replaced`, or `kept` if a job with this id was there already. `before` are the steps of
-    a chain that run before this job, the first one first; `moved` is then about the first, and `last_id` is the id of
-    this job. `asked_at` is when the push asked the job to be due, 0 for now.
+    """A job that was pushed. `event` is `accepted`, `replaced`, or `kept` if a job with this id already existed.
+
+    `before` are the steps of a chain that run before this job, in their order. `moved` then belongs to the first of
+    them, and `last_id` is the id of this job. `asked_at` is the due time that the push asked for, 0 for immediately.
     """
 
     __slots__ = ("_answer", "_asked_at", "_before", "_last_id", "_queue", "_task")

@@ -142,9 +142,9 @@ def change_options(options: CallOptions, namespace: str, given: CallFields) -> C
 
 
 class Task(Generic[P, R]):
-    """`defaults` are the options that the task was made with. No middleware goes around one that `is_internal`."""
+    """A function that workers run. Calling it runs it here, like any function; `delay`, `later` and `at` push a job."""
 
-    is_internal = False
+    is_internal = False  # no middleware runs around an internal task
 
     def __init__(self, app: "App", name: str, function: Callable[P, R], options: TaskOptions) -> None:
         options.check(app.namespace)

@@ -102,49 +102,49 @@ class Example:
 
 EXAMPLES: Mapping[str, Example] = {
     "push": Example(
-        {201: "the job is accepted or has replaced another", 200: "there was one with this id; it is kept as it is"},
+        {201: "the job was accepted, or it replaced another one", 200: "a job with this id exists and was kept"},
         ACCEPTED,
         m.PushIn(body=Raw(b'{"to":"ann"}'), id="welcome-17", delay="1m"),
     ),
     "push_batch": Example(
-        {201: "one result per job, in order; all were pushed, or each as its result says where `atomic` is false"},
+        {201: "one result per job, in order; with `atomic` false, check each of them"},
         m.PushedOut([ACCEPTED], NOW),
         m.BatchIn([JOB_IN], IfExists.KEEP),
     ),
     "call": Example(
-        {200: "the answer; it is acked and its queue is purged"},
+        {200: "the answer; it was acked, and its queue was purged"},
         m.AnswerOut("sum-4", "01JCQ2Y6W3V5Z8T4B7N9M1K0XA", body=Raw(b'"42"')),
         m.PushIn(body=Raw(b"[40,2]"), id="sum-4"),
     ),
     "cancel": Example(
-        {200: "one result per id; empty where there is no such job"},
+        {200: "one result per id; empty if there is no such job"},
         m.ResultsOut([CANCELLED, m.ResultOut()]),
         m.IdsIn(["welcome-17", "welcome-18"]),
     ),
     "reschedule": Example(
-        {200: "one result per id; an error where the job is leased, dead or would expire; empty where there is none"},
+        {200: "one result per id; an error if it is leased, dead or would expire; empty if there is no such job"},
         m.ResultsOut([RESCHEDULED]),
         m.RescheduleIn(["welcome-17"], delay="2m"),
     ),
-    "cancel_job": Example({200: "the job is gone"}, CANCELLED),
-    "reschedule_job": Example({200: "the job is due then"}, RESCHEDULED, m.WhenIn(delay="2m")),
+    "cancel_job": Example({200: "the job was removed"}, CANCELLED),
+    "reschedule_job": Example({200: "the job has a new due time"}, RESCHEDULED, m.WhenIn(delay="2m")),
     "reserve": Example(
-        {200: "jobs in your hands; an empty list if none was ready in time"},
+        {200: "the leased jobs; an empty list if none was ready in time"},
         m.DeliveriesOut([DELIVERY]),
         m.ReserveIn(limit=1, ttr="1m", wait="500ms"),
     ),
     "reserve_many": Example(
-        {200: "jobs in your hands; an empty list if none was ready in time"},
+        {200: "the leased jobs; an empty list if none was ready in time"},
         m.DeliveriesOut([DELIVERY]),
         m.ReserveManyIn(limit=1, ttr="1m", wait="500ms", queues=["urgent", "mail"]),
     ),
     "ack": Example(
-        {200: "one result per lease; of `leases`, an error where one is lost; empty where the job was gone already"},
+        {200: "one result per lease; an error for each lost one of `leases`; empty if the job was gone"},
         m.ResultsOut([_moved(Event.ACKED)]),
         m.AckIn(LEASE),
     ),
     "finish": Example(
-        {200: "one result per finish; an error where the lease is lost, empty where the job was gone already"},
+        {200: "one result per finish; an error if the lease is lost, empty if the job was already gone"},
         m.FinishesOut(
             [
                 m.FinishedOut(
@@ -159,17 +159,17 @@ EXAMPLES: Mapping[str, Example] = {
         ),
     ),
     "results": Example(
-        {200: "one entry per id, in order; null where no result is kept"},
+        {200: "one entry per id, in order; null if no result is kept"},
         m.KeptResultsOut([m.KeptResultOut("welcome-17", NOW, NOW + 60 * MINUTE, Raw(b'{"sum":42}')), None]),
         m.ResultsIn(["welcome-17", "welcome-18"], wait="5s"),
     ),
     "release": Example(
-        {200: "the job waits again, or is dead because its tries are used up, or expired"},
+        {200: "the job waits again, or is dead because no tries are left, or has expired"},
         _moved(Event.RELEASED, NOW + MINUTE),
         m.ReleaseIn(LEASE, delay="10s", error="the mail server is down"),
     ),
     "give_back": Example(
-        {200: "the job is back in its old place, as if it had not been delivered, or due after `delay`"},
+        {200: "the job is back in its old position, as if it had not been delivered, or is due after `delay`"},
         _moved(Event.GIVEN_BACK, NOW),
         m.GiveBackIn(LEASE),
     ),
@@ -178,22 +178,22 @@ EXAMPLES: Mapping[str, Example] = {
         _moved(Event.DEAD, reason="killed"),
         m.KillIn(LEASE, error="no such address"),
     ),
-    "extend": Example({200: "the lease now ends then"}, m.ExtendedOut(NOW + 3 * MINUTE), m.ExtendIn(LEASE, ttr="2m")),
+    "extend": Example({200: "the new end of the lease"}, m.ExtendedOut(NOW + 3 * MINUTE), m.ExtendIn(LEASE, ttr="2m")),
     "get_job": Example({200: "the job"}, JOB),
     "get_output": Example({200: "the lines, the oldest first"}, OutputOut(["40 of 100 rows", "41 of 100 rows"])),
     "get_jobs": Example(
-        {200: "the jobs in the order of the ids; null where there is none; `left_out` are ids to ask for again"},
+        {200: "the jobs in the order of the ids; null if there is no such job; request the ids in `left_out` again"},
         m.JobsOut([JOB, None]),
         m.IdsIn(["welcome-17", "welcome-18"]),
     ),
     "list_jobs": Example({200: "a page; `cursor` leads to the next one, if there is one"}, m.PageOut([JOB])),
-    "get_queue": Example({200: "the counts at one instant; zeros for a queue that is not known"}, QUEUE),
+    "get_queue": Example({200: "the counts at one instant; zeros for an unknown queue"}, QUEUE),
     "totals": Example(
-        {200: "events since counting began, and on each of the last 31 days (UTC) that had any event"},
+        {200: "the events since counting began, and on each of the last 31 days (UTC) that had events"},
         QueueTotals(Totals(accepted=3, delivered=2, acked=2), {date(2026, 11, 15): Totals(accepted=1)}),
     ),
     "due": Example(
-        {200: "how many jobs wait between each edge and the next"},
+        {200: "the number of waiting jobs between each edge and the next"},
         m.HistogramOut([NOW, NOW + MINUTE, NOW + 2 * MINUTE], [0, 1]),
     ),
     "list_queues": Example({200: "every queue that was pushed to or has rules"}, m.QueuesOut([QUEUE])),
@@ -203,7 +203,7 @@ EXAMPLES: Mapping[str, Example] = {
         m.NamespaceOut("shop", "9f2c51d07be4a386", NOW),
     ),
     "list_workers": Example(
-        {200: "the workers that said within the last 25 seconds that they are there, with the jobs they run longest"},
+        {200: "the workers that reported within the last 25 seconds, with the jobs that they have run longest"},
         WorkersOut(
             [
                 WorkerOut(
@@ -227,28 +227,24 @@ EXAMPLES: Mapping[str, Example] = {
         ),
     ),
     "respawn": Example(
-        {200: "one result per job that came back; what was not dead is passed over"},
+        {200: "one result per respawned job; jobs that are not dead are skipped"},
         m.ResultsOut([_moved(Event.RESPAWNED, NOW)]),
         m.RespawnIn(limit=100),
     ),
     "purge": Example({200: "the number of removed jobs"}, m.PurgedOut(3), m.PurgeIn([State.DEAD])),
     "raise_joins": Example(
-        {200: "the number of joins whose counts are now at least those given"},
+        {200: "the number of joins whose counts are now at least the given ones"},
         m.JoinsOut(1),
         m.JoinsIn([m.JoinCountIn("report-17~>join", 2, "31d")]),
     ),
-    "count": Example(
-        {200: "the counter as it is now"}, m.CounterOut(40), m.CountIn("progress/mail/welcome-17", 40, "1d")
-    ),
-    "get_rules": Example({200: "the rules as they are"}, QueueRules()),
-    "change_rules": Example(
-        {200: "the rules as they are now"}, QueueRules(max_jobs=100_000), m.RulesIn(max_jobs=100_000)
-    ),
-    "pause": Example({200: "the rules as they are now"}, QueueRules(paused=True)),
-    "resume": Example({200: "the rules as they are now"}, QueueRules()),
+    "count": Example({200: "the current counter"}, m.CounterOut(40), m.CountIn("progress/mail/welcome-17", 40, "1d")),
+    "get_rules": Example({200: "the current rules"}, QueueRules()),
+    "change_rules": Example({200: "the current rules"}, QueueRules(max_jobs=100_000), m.RulesIn(max_jobs=100_000)),
+    "pause": Example({200: "the current rules"}, QueueRules(paused=True)),
+    "resume": Example({200: "the current rules"}, QueueRules()),
     "list_topics": Example({200: "every topic of the namespace"}, m.TopicsOut([TOPIC])),
     "topic_counters": Example(
-        {200: "every counter under its old name, and the sums over all topics"},
+        {200: "every counter under php-delayqueue's name, and the sums of all topics"},
         m.CountersOut(
             {
                 "redis:default:dq_write_total_nums": 3,
@@ -265,17 +261,17 @@ EXAMPLES: Mapping[str, Example] = {
         ),
     ),
     "add_topic": Example(
-        {201: "the topic, with its secret if it has one: it is shown this once"},
+        {201: "the topic; its secret, if it has one, is shown only in this answer"},
         TOPIC,
         m.TopicIn(topic="mail", callback="https://shop.example.com/mail", delay="10m", retry_if="{res.code} != 200"),
     ),
     "get_topic": Example({200: "the topic"}, TOPIC),
-    "edit_topic": Example({200: "the topic as it is now"}, TOPIC, m.TopicChangeIn(delay="10m")),
-    "remove_topic": Example({200: "the topic as it was; its jobs go to the dead letters as they fall due"}, TOPIC),
-    "put_online": Example({200: "the topic as it is now"}, TOPIC),
-    "put_offline": Example({200: "the topic as it is now"}, TOPIC),
+    "edit_topic": Example({200: "the current topic"}, TOPIC, m.TopicChangeIn(delay="10m")),
+    "remove_topic": Example({200: "the removed topic; its jobs go to the dead letters when they fall due"}, TOPIC),
+    "put_online": Example({200: "the current topic"}, TOPIC),
+    "put_offline": Example({200: "the current topic"}, TOPIC),
     "test_topic": Example(
-        {200: "what was sent and what came back"},
+        {200: "the request that was sent and its answer"},
         m.SampleOut(
             m.SampleRequestOut("GET", "https://shop.example.com/mail?to=ann", {"accept": "*/*"}, ""),
             m.SampleAnswerOut(200, 12, {"content-type": "application/json"}, '{"code":200}'),
@@ -285,14 +281,14 @@ EXAMPLES: Mapping[str, Example] = {
         m.SampleIn(body=Raw(b'{"to":"ann"}')),
     ),
     "add_job": Example(
-        {201: "the job is accepted", 200: "it took the place of the job that had this id"},
+        {201: "the job was accepted", 200: "the job replaced the one with this id"},
         ACCEPTED,
         m.AddIn(id="welcome-17", body=Raw(b'{"to":"ann"}')),
     ),
     "list_schedules": Example({200: "every schedule of the namespace, by name"}, m.SchedulesOut([SCHEDULE])),
     "get_schedule": Example({200: "the schedule"}, SCHEDULE),
     "put_schedule": Example(
-        {200: "the schedule as it is now"},
+        {200: "the current schedule"},
         SCHEDULE,
         m.JobScheduleIn(
             queue="reports",
@@ -310,6 +306,6 @@ EXAMPLES: Mapping[str, Example] = {
         m.BackfillOut(3, 2),
         m.BackfillIn(since="2026-11-12T00:00:00Z", until="2026-11-15T00:00:00Z"),
     ),
-    "pause_schedule": Example({200: "the schedule as it is now"}, SCHEDULE),
-    "resume_schedule": Example({200: "the schedule as it is now"}, SCHEDULE),
+    "pause_schedule": Example({200: "the current schedule"}, SCHEDULE),
+    "resume_schedule": Example({200: "the current schedule"}, SCHEDULE),
 }

@@ -73,7 +73,7 @@ PATH_PARAMETERS: Mapping[str, Document] = {
         "example": "nightly-report",
     },
     "id": {
-        "description": "the job's id, percent-encoded; %2F is a slash in it",
+        "description": "the job's id, percent-encoded (a slash is %2F)",
         "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID},
         "example": "welcome-17",
     },
@@ -103,14 +103,14 @@ TAGS = {
     Access.ADMIN: "administration",
 }
 
-REQUEST_ID: Document = {"description": "names this request in the server's log", "schema": {"type": "string"}}
+REQUEST_ID: Document = {"description": "identifies this request in the server's log", "schema": {"type": "string"}}
 REPLAYED: Document = {
-    "description": "`true` where an earlier request with this key did it",
+    "description": "`true` if an earlier request with this key did the work",
     "schema": {"type": "string", "enum": ["true"]},
 }
 PROBLEM_HEADERS: Mapping[int, tuple[str, str]] = {
     401: ("WWW-Authenticate", "how to authenticate"),
-    429: ("Retry-After", "seconds to wait before trying again, where that helps"),
+    429: ("Retry-After", "seconds to wait before trying again, if that helps"),
     503: ("Retry-After", "seconds to wait before trying again"),
 }
 
@@ -127,11 +127,11 @@ def build() -> Document:
             "title": "Duetime",
             "version": __version__,
             "summary": "A delayed job queue: push a job now, have it delivered when it is due.",
-            "description": "docs/protocol.md explains the same API in prose: states, replies, and what to do next.",
+            "description": "docs/protocol.md explains the states of a job, every reply, and what to do next.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{"bearer": []}, {"token": []}],
-        "tags": [{"name": name, "description": f"for tokens that allow {access}"} for access, name in TAGS.items()],
+        "tags": [{"name": name, "description": f"for tokens with the scope {access}"} for access, name in TAGS.items()],
         "paths": paths,
         "components": {
             "schemas": {name: _tidy({**schema, **BETWEEN_FIELDS.get(name, {})}) for name, schema in components.items()},
@@ -155,7 +155,7 @@ def _operation(route: Route) -> Document:
     operation: Document = {
         "operationId": route.name,
         "summary": route.summary,
-        "description": f"The token must allow {' and '.join(route.needs)}.",
+        "description": f"Required scope: {' and '.join(route.needs)}.",
         "tags": [TAGS[route.needs[0]]],
         "parameters": [*_path_parameters(route), *_query_parameters(route), *_header_parameters(route)],
         "responses": _responses(route, example),
@@ -213,7 +213,7 @@ def _header_parameters(route: Route) -> list[Document]:
         {
             "name": "Idempotency-Key",
             "in": "header",
-            "description": "the same request under the same key within 24 h does nothing and answers as before",
+            "description": "a repeated request with the same key within 24 h returns the first answer",
             "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": "^[!-~]([ -~]*[!-~])?$"},
         }
     ]

@@ -148,40 +148,40 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> str:
 
 
 class CallQuery(Struct, forbid_unknown_fields=True):
-    wait: Annotated[DurationIn, Meta(description="how long to wait for the answer, at most an hour")] = "5s"
+    wait: Annotated[DurationIn, Meta(description="longest time to wait for the answer, at most an hour")] = "5s"
 
 
 class ListQuery(Struct, forbid_unknown_fields=True):
-    state: Annotated[State, Meta(description="which jobs")]
-    cursor: Annotated[str, Meta(description="the cursor of the page before")] | UnsetType = UNSET
+    state: Annotated[State, Meta(description="the state of the jobs")]
+    cursor: Annotated[str, Meta(description="the cursor of the previous page")] | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=MAX_LIST, description="jobs in a page")] = 100
 
 
 class QueuesQuery(Struct, forbid_unknown_fields=True):
-    namespace: Annotated[str, Meta(description="only this namespace; without it the token must be an admin's")] | (
+    namespace: Annotated[str, Meta(description="only this namespace; default: all, for the scope admin")] | (
         UnsetType
     ) = UNSET
 
 
 class DueQuery(Struct, forbid_unknown_fields=True):
-    start: Annotated[InstantIn, Meta(description="the first edge; now if left out")] | UnsetType = field(
+    start: Annotated[InstantIn, Meta(description="the first edge; default: now")] | UnsetType = field(
         default=UNSET, name="from"
     )
-    end: Annotated[InstantIn, Meta(description="the last edge; an hour after the first if left out")] | UnsetType = (
-        field(default=UNSET, name="to")
+    end: Annotated[InstantIn, Meta(description="the last edge; default: an hour after the first")] | UnsetType = field(
+        default=UNSET, name="to"
     )
-    buckets: Annotated[int, Meta(ge=1, le=MAX_BUCKETS, description="how many, 60 if left out")] | UnsetType = UNSET
+    buckets: Annotated[int, Meta(ge=1, le=MAX_BUCKETS, description="intervals; default: 60")] | UnsetType = UNSET
     edges: (
         Annotated[
             str,
             Meta(
-                description="instead of these: the edges, rising epoch milliseconds with commas between them",
+                description="instead: the edges, increasing epoch milliseconds, separated by commas",
                 extra_json_schema={"pattern": r"^\d{1,15}(,\d{1,15})+$"},
             ),
         ]
         | UnsetType
     ) = UNSET
-    within: Annotated[DurationIn, Meta(description="instead of these: ready jobs and those due within this time")] | (
+    within: Annotated[DurationIn, Meta(description="instead: jobs that are ready or due within this time")] | (
         UnsetType
     ) = UNSET
 
