@@ -368,11 +368,11 @@ def _now(work: Coroutine[Any, Any, T]) -> T:
         work.send(None)
     except StopIteration as done:
         return done.value
-    raise AssertionError("the store in memory waited")
+    raise AssertionError("the store in memory must not wait")
 
 
-def _hear_nothing(word: str, value: Any) -> None:
+def _ignore(word: str, value: Any) -> None:
     """Progress, output and extensions have no meaning where time stands still."""
 
 
-NO_WORKER = JobLink(_hear_nothing)
+NO_WORKER = JobLink(_ignore)

@@ -94,7 +94,7 @@ async def test_a_brief_mark_answers_the_ordinary_push_too(bulk: Bulk, store: Sto
     ]
 
 
-async def test_what_exists_is_kept_and_said_again(bulk: Bulk, store: Store) -> None:
+async def test_existing_jobs_are_kept_and_reported(bulk: Bulk, store: Store) -> None:
     await load(bulk, columns("b", body=b"old"))
     jobs = columns("a", "b", "c")
     [first] = await load(bulk, jobs, LoadStep(0, 3, mark()))

@@ -52,7 +52,7 @@ async def test_a_purged_store_is_sound(store: Store) -> None:
 
 
 @pytest.mark.store_only
-async def test_ping_tells_the_kind_and_the_time(store: Store, store_kind: str, clock: ManualClock) -> None:
+async def test_ping_returns_the_kind_and_the_time(store: Store, store_kind: str, clock: ManualClock) -> None:
     first = await store.ping()
     clock.advance("1s")
     second = await store.ping()
@@ -80,7 +80,7 @@ async def test_closing_twice_is_no_error(store_url: str, clock: ManualClock) -> 
 
 
 @pytest.mark.parametrize("store_kind", SHARED_KINDS, indirect=True)
-async def test_what_was_pushed_is_there_after_closing_and_opening(store_url: str, clock: ManualClock) -> None:
+async def test_jobs_survive_closing_and_opening(store_url: str, clock: ManualClock) -> None:
     first = await open_store(store_url, clock=clock)
     await push_one(first, "a", b"body", delay="1h", ttl="2h", attributes={"trace": "1"})
     [before] = await first.get(QUEUE, ["a"])

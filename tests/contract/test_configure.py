@@ -194,7 +194,7 @@ async def test_a_full_queue_refuses_new_jobs(store: Store) -> None:
     assert await states(store) == {"a": "ready", "b": "ready"}
 
 
-async def test_a_request_that_does_not_fit_is_refused_whole(store: Store) -> None:
+async def test_a_request_that_does_not_fit_is_refused_completely(store: Store) -> None:
     await store.configure(QUEUE, RulesChange(max_jobs=2))
 
     answers = await store.push(
@@ -229,7 +229,7 @@ async def test_expired_jobs_count_until_they_are_ended(store: Store, clock: Manu
     await push_one(store, "b")
 
 
-async def test_what_does_not_add_is_not_refused(store: Store, clock: ManualClock) -> None:
+async def test_a_full_queue_accepts_pushes_that_add_nothing(store: Store, clock: ManualClock) -> None:
     await store.configure(QUEUE, RulesChange(max_jobs=1))
     await push_one(store, "a", ttl="1s")
 

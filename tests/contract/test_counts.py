@@ -74,7 +74,7 @@ async def test_a_leased_job_counts_as_leased_until_it_is_taken_back(store: Store
     assert await counts(store) == Counts(expired=1)
 
 
-async def test_expired_counts_whoever_ends_the_job(store: Store, clock: ManualClock) -> None:
+async def test_expired_counts_for_every_way_to_end(store: Store, clock: ManualClock) -> None:
     # Given four expired jobs
     await push(store, *[job(job_id, ttl="1s") for job_id in "abcd"])
     lease = (await reserve_some(store, 1))[0].lease
@@ -106,7 +106,7 @@ async def test_expired_jobs_that_the_queue_keeps_count_as_dead_from_the_first_mo
     assert await counts(store) == Counts(ready=1, dead=2, expired=2)
 
 
-async def test_a_change_of_mind_moves_only_what_is_not_ended_yet(store: Store, clock: ManualClock) -> None:
+async def test_a_changed_rule_concerns_only_jobs_that_have_not_ended(store: Store, clock: ManualClock) -> None:
     await push_one(store, "a", ttl="1s")
     clock.advance("1001ms")
     await reap(store)

@@ -35,7 +35,7 @@ async def test_every_priority_counts(store: Store) -> None:
     assert list(await store.due_histogram(QUEUE, [NOW, NOW + 1])) == [3]
 
 
-async def test_what_does_not_wait_is_not_counted(store: Store) -> None:
+async def test_only_waiting_jobs_are_counted(store: Store) -> None:
     await given_leased(store, "a")
     await given_dead(store, "b")
     await push_one(store, "c", queue=OTHER)

@@ -300,7 +300,7 @@ async def test_many_kept_results_are_announced_without_names(store: Store) -> No
 
 
 @pytest.mark.store_only
-async def test_another_process_hears_of_results(
+async def test_another_process_gets_notified_of_results(
     store: Store, store_url: str, store_kind: str, clock: ManualClock
 ) -> None:
     if store_kind in ("memory", "group"):

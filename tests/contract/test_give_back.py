@@ -65,7 +65,7 @@ async def test_with_a_delay_it_is_due_after_that_and_has_its_try(store: Store, c
     assert (delivery.lease.attempt, delivery.used, delivery.due_at) == (2, 1, NOW + 6000)
 
 
-async def test_with_a_delay_of_nothing_it_stands_last_of_what_is_due(store: Store, clock: ManualClock) -> None:
+async def test_given_back_with_delay_0_it_is_last_of_the_due_jobs(store: Store, clock: ManualClock) -> None:
     lease = await given_leased(store, "a", due_at=NOW - 5)
     await push_one(store, "z")
     clock.advance("1m")

@@ -40,7 +40,7 @@ def joined(answers: object) -> list[object]:
     return [one.joined if isinstance(one, Finished) else one for one in answers]  # type: ignore[attr-defined]
 
 
-async def test_the_last_one_pushes_what_follows(store: Store) -> None:
+async def test_the_last_one_pushes_the_follow_ups(store: Store) -> None:
     [a, b, c] = await members(store, 3)
     three = join(3, job("g~>all", b"sum", delay="5s"), job("g~>log"))
 
@@ -103,7 +103,7 @@ async def test_a_plain_ack_does_not_count(store: Store) -> None:
     assert await states(store) == {}
 
 
-async def test_a_join_of_one_is_whole_at_once_and_begins_anew(store: Store) -> None:
+async def test_a_join_of_one_is_complete_immediately_and_begins_again(store: Store) -> None:
     [a, b] = await members(store, 2)
 
     [first, second] = await store.finish(QUEUE, [Finish(a, join=join(1)), Finish(b, join=join(1))])
@@ -123,7 +123,7 @@ async def test_joins_of_other_names_and_queues_are_others(store: Store) -> None:
     assert joined(answers) == [1, 1, 2]
 
 
-async def test_what_follows_may_have_the_id_of_one_that_joined(store: Store) -> None:
+async def test_a_follow_up_may_have_the_id_of_a_joined_job(store: Store) -> None:
     [a, b, c] = await members(store, 3)
     three = join(3, job("g~>0", b"again"), job("g~>2", b"again"))
 
@@ -133,7 +133,7 @@ async def test_what_follows_may_have_the_id_of_one_that_joined(store: Store) -> 
     assert [delivery.body for delivery in await reserve_some(store)] == [b"again", b"again"]
 
 
-async def test_a_refusal_of_what_follows_leaves_the_last_one_leased(store: Store) -> None:
+async def test_a_refused_follow_up_leaves_the_last_job_leased(store: Store) -> None:
     [a, b] = await members(store, 2)
     await store.configure(QUEUE, RulesChange(max_body=3))
     large = join(2, job("g~>all", b"12345"))
@@ -213,7 +213,7 @@ async def test_counts_are_listed_while_they_count(store: Store, clock: ManualClo
 
 
 @pytest.mark.store_only
-async def test_a_count_that_was_put_there_goes_on(store: Store, clock: ManualClock) -> None:
+async def test_a_raised_count_continues(store: Store, clock: ManualClock) -> None:
     [a, b] = await members(store, 2)
     for count in (3, 1):  # it never falls
         await store.raise_joins(QUEUE, [JoinCount("g~>sum", count, 5_000), JoinCount("g~>other", 1, 5_000)])
@@ -228,7 +228,7 @@ async def test_a_count_that_was_put_there_goes_on(store: Store, clock: ManualClo
 
 
 @pytest.mark.store_only
-async def test_a_count_that_was_put_there_ends(store: Store, clock: ManualClock) -> None:
+async def test_a_raised_count_ends(store: Store, clock: ManualClock) -> None:
     [a] = await members(store, 1)
     await store.raise_joins(QUEUE, [JoinCount("g~>sum", 3, 5_000)])
     clock.advance(5)

@@ -172,7 +172,7 @@ async def test_dead_by_expiry_is_listed_once_it_was_ended(store: Store, clock: M
 
 
 @pytest.mark.parametrize("state", State)
-async def test_who_stays_is_seen_exactly_once_while_others_come_and_go(
+async def test_jobs_that_stay_are_listed_exactly_once_while_others_change(
     store: Store, clock: ManualClock, state: State
 ) -> None:
     async def add(job_id: str) -> None:

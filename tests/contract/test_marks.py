@@ -26,7 +26,7 @@ from tests.contract.vocabulary import (
 )
 
 
-async def test_a_repeat_does_nothing_and_answers_what_was_answered(store: Store, clock: ManualClock) -> None:
+async def test_a_repeat_changes_nothing_and_gets_the_same_answer(store: Store, clock: ManualClock) -> None:
     # Given a request with each kind of answer
     await push_one(store, "kept", delay="1h")
     await push_one(store, "expired", ttl="1ms")
@@ -171,7 +171,7 @@ async def test_a_refused_request_sets_no_mark(store: Store, refusal: type[Except
     assert await states(store) == {"taken": "ready", "a": "ready"}
 
 
-async def test_the_mark_is_looked_at_before_anything_else(store: Store) -> None:
+async def test_the_mark_is_checked_first(store: Store) -> None:
     await push(store, job("a"), mark=mark(), if_exists=IfExists.ERROR)
 
     again = await push(store, job("a"), mark=mark(), if_exists=IfExists.ERROR)
@@ -200,7 +200,7 @@ async def test_a_mark_belongs_to_its_queue(store: Store) -> None:
     assert not pushed.repeated
 
 
-async def test_a_large_answer_is_repeated_whole(store: Store) -> None:
+async def test_a_large_answer_is_repeated_completely(store: Store) -> None:
     jobs = [job(f"{n:03}-é-{'x' * 100}") for n in range(500)]
     first = await push(store, *jobs, mark=mark())
 

@@ -50,7 +50,7 @@ async def test_only_the_given_states_are_removed(store: Store, chosen: set[State
     assert await counts(store) == Counts(**left)
 
 
-async def test_a_purged_queue_that_is_only_looked_at_is_not_kept(store: Store) -> None:
+async def test_reading_a_purged_queue_does_not_keep_it(store: Store) -> None:
     await push_one(store, "a")
     await store.purge(QUEUE, ALL)
     await store.configure(QUEUE, RulesChange())
@@ -146,7 +146,7 @@ async def test_the_oldest_go_first(store: Store, clock: ManualClock, state: Stat
 
 
 @pytest.mark.store_only
-async def test_a_call_ends_at_its_bound_and_says_so(store: Store) -> None:
+async def test_a_call_ends_at_its_bound_and_reports_more(store: Store) -> None:
     for batch in "ab":
         await push(store, *[job(f"{batch}{n:03}") for n in range(400)])
 
@@ -164,7 +164,7 @@ async def test_a_limit_beyond_the_bound_ends_at_the_bound(store: Store) -> None:
     assert await store.purge(QUEUE, [State.READY], limit=550) == Purged(STEP_JOBS, NOW, more=True)
 
 
-async def test_a_whole_queue_of_any_size_goes(store: Store) -> None:
+async def test_a_queue_of_any_size_is_purged(store: Store) -> None:
     for batch in "ab":
         await push(store, *[job(f"{batch}{n:03}") for n in range(400)])
 

@@ -33,7 +33,7 @@ from tests.contract.vocabulary import (
 )
 
 
-async def test_a_job_without_delay_is_ready_at_once(store: Store) -> None:
+async def test_a_job_without_delay_is_ready_immediately(store: Store) -> None:
     pushed = await push(store, job("a", b"hello"))
 
     assert pushed == Pushed([Moved(Event.ACCEPTED, "a", NOW, due_at=NOW)], NOW)
@@ -223,7 +223,7 @@ async def test_many_requests_in_one_call_are_answered_in_order(store: Store) -> 
     ]
 
 
-async def test_a_large_request_is_taken_as_a_whole(store: Store) -> None:
+async def test_a_large_request_is_accepted_as_one(store: Store) -> None:
     pushed = await push(store, *[job(f"{n:04}") for n in range(500)])
 
     assert [moved.id for moved in pushed.jobs] == [f"{n:04}" for n in range(500)]

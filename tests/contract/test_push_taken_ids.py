@@ -64,7 +64,7 @@ async def test_keep_finds_the_one_id_of_a_batch_that_is_taken(store: Store, take
     assert await counts(store) == Counts(ready=4)
 
 
-async def test_keep_leaves_a_leased_job_in_its_consumers_hands(store: Store) -> None:
+async def test_keep_leaves_a_leased_job_to_its_consumer(store: Store) -> None:
     lease = await given_leased(store, "a", body=b"old")
 
     moved = await push_one(store, "a", b"new")
@@ -74,7 +74,7 @@ async def test_keep_leaves_a_leased_job_in_its_consumers_hands(store: Store) -> 
     assert await ack_one(store, lease) == Moved(Event.ACKED, "a", NOW, 1)
 
 
-async def test_keep_leaves_a_dead_job_dead_and_says_so(store: Store) -> None:
+async def test_keep_leaves_a_dead_job_dead_and_reports_it(store: Store) -> None:
     await given_dead(store, "a")
 
     moved = await push_one(store, "a")
@@ -117,7 +117,7 @@ async def test_replace_in_the_same_millisecond_is_born_later(store: Store) -> No
     assert await replace_one(store, "a") == Moved(Event.REPLACED, "a", NOW + 2, due_at=NOW, was=NOW + 1)
 
 
-async def test_replace_takes_a_job_out_of_its_consumers_hands(store: Store) -> None:
+async def test_replace_takes_a_leased_job_from_its_consumer(store: Store) -> None:
     await given_leased(store, "a", body=b"old")
 
     moved = await replace_one(store, "a", b"new")

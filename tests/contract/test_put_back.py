@@ -108,7 +108,7 @@ async def test_columns_and_single_pushes_know_each_others_marks(both: tuple[Bulk
     ]
 
 
-async def test_what_exists_is_kept_and_said_again(both: tuple[Bulk, Store]) -> None:
+async def test_existing_jobs_are_kept_and_reported(both: tuple[Bulk, Store]) -> None:
     bulk, store = both
     await store.push(QUEUE, [Push([NewJob("b", b"newer", due_at=DUE)])])
     jobs = lost("a", "b")

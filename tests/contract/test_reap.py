@@ -278,7 +278,7 @@ async def test_a_paused_queue_is_reaped_all_the_same(store: Store, clock: Manual
     ]
 
 
-async def test_a_limit_holds_over_all_queues_and_the_answer_says_that_there_is_more(
+async def test_a_limit_holds_over_all_queues_and_the_answer_reports_more(
     store: Store, clock: ManualClock
 ) -> None:
     for queue in (QUEUE, OTHER):
@@ -350,7 +350,7 @@ async def test_following_next_at_meets_every_end_on_time(store: Store, clock: Ma
     assert (await counts(store), await counts(store, OTHER)) == (Counts(dead=2, expired=1), Counts(expired=1))
 
 
-async def test_what_waits_and_what_is_dead_is_left_alone(store: Store, clock: ManualClock) -> None:
+async def test_waiting_and_dead_jobs_are_left_alone(store: Store, clock: ManualClock) -> None:
     await given_dead(store, "dead")
     await push(store, job("ready"), job("delayed", delay="1000d"))
 
@@ -361,7 +361,7 @@ async def test_what_waits_and_what_is_dead_is_left_alone(store: Store, clock: Ma
     assert await reserved_ids(store) == ["ready"]
 
 
-async def test_a_receipt_that_nobody_gave_is_no_error(store: Store, clock: ManualClock) -> None:
+async def test_an_unknown_receipt_is_no_error(store: Store, clock: ManualClock) -> None:
     """Another process may have said already that the jobs are on record."""
     await given_leased(store, "a", ttr="1s")
     clock.advance("2s")

@@ -178,7 +178,7 @@ async def test_what_changed_since(registry: Registry) -> None:
     assert await changes(registry, now) == Changes(now, [], [])
 
 
-async def test_each_key_is_told_once(registry: Registry) -> None:
+async def test_each_key_is_reported_once(registry: Registry) -> None:
     start = await version(registry)
     for value in (b"1", b"2", b"3"):
         last = await registry.put("token", "a", value)
@@ -192,7 +192,7 @@ async def test_each_key_is_told_once(registry: Registry) -> None:
     assert await changes(registry, start) == Changes(b.version, [last, b], [])
 
 
-async def test_following_changes_gives_the_whole(registry: Registry) -> None:
+async def test_following_changes_gives_all_records(registry: Registry) -> None:
     copy: dict[tuple[str, str], bytes] = {}
     since = 0
     for n in range(60):
@@ -211,7 +211,7 @@ async def test_following_changes_gives_the_whole(registry: Registry) -> None:
             assert copy == held
 
 
-async def test_who_was_away_for_too_many_deletions_is_told_to_start_anew(registry: Registry) -> None:
+async def test_a_reader_that_missed_too_many_deletions_gets_all_records(registry: Registry) -> None:
     # Given a copy of all there was at some version
     kept = await registry.put("kind", "kept", b"1")
     await registry.put("kind", "doomed", b"2")
@@ -281,7 +281,7 @@ async def watcher(registry: Registry) -> AsyncIterator[Watcher]:
     await watching.stop()
 
 
-async def test_the_first_step_tells_the_version(registry: Registry, watcher: Watcher) -> None:
+async def test_the_first_step_returns_the_version(registry: Registry, watcher: Watcher) -> None:
     assert await watcher.next() == await version(registry)
 
 
@@ -295,7 +295,7 @@ async def test_writes_and_deletions_are_announced(registry: Registry, watcher: W
 
 
 @pytest.mark.parametrize("store_kind", SHARED_KINDS, indirect=True)
-async def test_writes_by_somebody_else_are_announced(
+async def test_writes_by_another_process_are_announced(
     watcher: Watcher, store: Store, store_url: str, clock: ManualClock
 ) -> None:
     await watcher.next()

@@ -51,7 +51,7 @@ async def test_a_released_job_waits_for_its_delay(store: Store, clock: ManualClo
     assert (delivery.lease.attempt, delivery.used, delivery.due_at) == (2, 2, due_at)
 
 
-async def test_without_a_delay_it_is_ready_at_once(store: Store) -> None:
+async def test_without_a_delay_it_is_ready_immediately(store: Store) -> None:
     lease = await given_leased(store, "a")
 
     assert await store.release(lease, 0) == Moved(Event.RELEASED, "a", NOW, 1, NOW)
@@ -119,7 +119,7 @@ async def test_at_the_last_moment_of_its_ttl_it_waits(store: Store, clock: Manua
 
 
 @pytest.mark.parametrize("verb", ["release", "give_back"])
-async def test_until_a_time_after_its_ttl_it_expires_at_once(store: Store, verb: str) -> None:
+async def test_released_past_its_ttl_it_expires_immediately(store: Store, verb: str) -> None:
     lease = await given_leased(store, "a", ttl="1s")
 
     assert await end(store, verb, lease, 1001) == Moved(Event.EXPIRED, "a", NOW, 1)

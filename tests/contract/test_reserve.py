@@ -220,7 +220,7 @@ async def test_an_expired_job_that_is_met_goes_to_the_dead_if_the_queue_says_so(
 
 
 @pytest.mark.store_only
-async def test_expired_jobs_count_against_the_jobs_looked_at(store: Store, clock: ManualClock) -> None:
+async def test_expired_jobs_count_against_the_scanned_jobs(store: Store, clock: ManualClock) -> None:
     await push(store, *[job(f"{n:04}", ttl="1ms") for n in range(STEP_JOBS + 1)])
     await push_one(store, "zzz")
     clock.advance("2ms")
@@ -238,7 +238,7 @@ async def test_expired_jobs_count_against_the_jobs_looked_at(store: Store, clock
 # --- pause
 
 
-async def test_a_paused_queue_gives_none_and_says_so(store: Store) -> None:
+async def test_a_paused_queue_gives_none_and_reports_it(store: Store) -> None:
     await push_one(store, "a")
     await pause(store)
 
@@ -281,7 +281,7 @@ async def test_the_last_error_comes_with_the_next_delivery(store: Store) -> None
 
 
 @pytest.mark.parametrize("count", [1, 2, 100, STEP_JOBS])
-async def test_a_batch_is_delivered_whole(store: Store, count: int) -> None:
+async def test_a_batch_is_delivered_completely(store: Store, count: int) -> None:
     await push(store, *[job(f"{n:04}", str(n).encode()) for n in range(count)])
 
     deliveries = await reserve_some(store, count)

@@ -63,20 +63,20 @@ async def test_quotas_are_taken_high_normal_low(store: Store) -> None:
 
 
 @pytest.mark.store_only
-async def test_what_quotas_leave_is_filled_by_priority(store: Store) -> None:
+async def test_slots_beyond_the_quotas_are_filled_by_priority(store: Store) -> None:
     await push_of_each(store, 20)
 
     assert await shares(store, 12, QUOTAS) == "HHHHHNNNLLHH"
 
 
-async def test_a_share_that_nobody_wants_goes_to_the_others(store: Store) -> None:
+async def test_an_unused_share_goes_to_the_others(store: Store) -> None:
     await push_of_each(store, 3)
 
     # high has 3 for its 5, so that two places are left, and all that waits is one low job
     assert await shares(store, 10, QUOTAS) == "HHHNNNLLL"
 
 
-async def test_left_over_places_go_to_the_highest_first(store: Store) -> None:
+async def test_unused_slots_go_to_the_highest_priority_first(store: Store) -> None:
     await push(store, *[job(f"N{n}", priority=NORMAL) for n in range(9)])
     await push(store, *[job(f"L{n}", priority=LOW) for n in range(9)])
 

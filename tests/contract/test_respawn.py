@@ -66,7 +66,7 @@ async def test_zero_tries_are_unlimited_ones(store: Store) -> None:
     assert (await store.release((await reserve_one(store)).lease, 0)).event is Event.RELEASED
 
 
-async def test_without_a_ttl_it_lives_for_ever(store: Store, clock: ManualClock) -> None:
+async def test_without_a_ttl_it_never_expires(store: Store, clock: ManualClock) -> None:
     await given_dead(store, "a", ttl="1s")
     await store.respawn(QUEUE, ids=["a"])
 

@@ -205,7 +205,7 @@ async def test_schedules_of_programs_have_the_same_shape(pool: Pool) -> None:
         ({"colour": "red"}, InvalidRequest),
     ],
 )
-async def test_what_is_not_a_schedule_is_refused(pool: Pool, fields: dict[str, Any], error: type[Exception]) -> None:
+async def test_a_wrong_schedule_is_refused(pool: Pool, fields: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         await pool.put(**fields)
     with pytest.raises(InvalidRequest):

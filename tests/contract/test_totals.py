@@ -64,7 +64,7 @@ async def test_what_is_pushed_is_accepted(store: Store) -> None:
     assert await running(store) == Totals(accepted=3), "one that takes another's place was"
 
 
-async def test_an_id_that_stands_twice_in_a_call(store: Store) -> None:
+async def test_a_duplicate_id_in_a_call(store: Store) -> None:
     await store.push(QUEUE, [Push([job("a"), job("a")], IfExists.REPLACE), Push([job("a")]), Push([job("b")])])
 
     assert await running(store) == Totals(accepted=3)

@@ -48,7 +48,7 @@ async def hear_out(store: Store, wakes: Wakes) -> None:
     await wakes.until(Wake(OTHER, 2))
 
 
-async def test_the_first_wake_says_look_everywhere(store: Store) -> None:
+async def test_the_first_wake_means_check_every_queue(store: Store) -> None:
     wakeups = store.wakeups()
 
     first = await anext(aiter(wakeups))
@@ -106,7 +106,7 @@ async def test_a_release_wakes(store: Store) -> None:
         await wakes.until(Wake(QUEUE, NOW + 500))
 
 
-async def test_a_release_behind_others_wakes_nobody(store: Store) -> None:
+async def test_a_release_behind_others_wakes_no_consumer(store: Store) -> None:
     lease = await given_leased(store, "a")
     await push_one(store, "b")
     async with listening(store) as wakes:
@@ -159,7 +159,7 @@ async def test_a_resume_wakes(store: Store) -> None:
         await wakes.until(Wake(QUEUE, NOW + 5000))
 
 
-async def test_what_ends_wakes_nobody(store: Store) -> None:
+async def test_jobs_that_end_wake_no_consumer(store: Store) -> None:
     await push(store, *[job(job_id) for job_id in "abcd"])
     a, b, c, _ = [delivery.lease for delivery in await reserve_some(store)]
     async with listening(store) as wakes:
@@ -172,7 +172,7 @@ async def test_what_ends_wakes_nobody(store: Store) -> None:
         assert await heard_of(store, wakes) == set()
 
 
-async def test_everybody_hears(store: Store) -> None:
+async def test_every_listener_gets_the_wake(store: Store) -> None:
     async with listening(store) as one, listening(store) as other:
         await push_one(store, "a", delay="5s")
 
@@ -180,7 +180,7 @@ async def test_everybody_hears(store: Store) -> None:
         await other.until(Wake(QUEUE, NOW + 5000))
 
 
-async def test_a_listener_that_left_disturbs_nobody(store: Store) -> None:
+async def test_a_listener_that_ended_does_not_disturb_others(store: Store) -> None:
     async with listening(store):
         pass
     async with listening(store) as wakes:
@@ -199,7 +199,7 @@ async def neighbour(store: Store, store_url: str, clock: ManualClock) -> AsyncIt
 
 
 @pytest.mark.parametrize("store_kind", SHARED_KINDS, indirect=True)
-async def test_a_push_by_somebody_else_wakes(store: Store, neighbour: Store) -> None:
+async def test_a_push_by_another_process_wakes(store: Store, neighbour: Store) -> None:
     async with listening(neighbour) as wakes:
         await push_one(store, "a", delay="5s")
 
@@ -207,7 +207,7 @@ async def test_a_push_by_somebody_else_wakes(store: Store, neighbour: Store) -> 
 
 
 @pytest.mark.parametrize("store_kind", SHARED_KINDS, indirect=True)
-async def test_a_resume_by_somebody_else_wakes(store: Store, neighbour: Store) -> None:
+async def test_a_resume_by_another_process_wakes(store: Store, neighbour: Store) -> None:
     await push_one(store, "a")
     await pause(neighbour)
     async with listening(store) as wakes:

@@ -64,7 +64,7 @@ async def test_a_job_that_changed_stays(store: Store, clock: ManualClock) -> Non
     assert await counts(store) == Counts(delayed=2, leased=1)
 
 
-async def test_a_leased_job_stays_whatever_is_said_of_it(store: Store) -> None:
+async def test_a_leased_job_is_never_withdrawn(store: Store) -> None:
     await given_leased(store, "a")
 
     assert await withdraw(store, Withdrawal("a", NOW, NOW), Withdrawal("a", NOW, 0)) == [None, None]

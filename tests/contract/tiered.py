@@ -12,9 +12,9 @@ T = TypeVar("T")
 _TAKEN_BACK = """
     test_a_job_due_in_2100_is_the_next
     test_a_job_whose_time_is_over_counts_when_it_is_met
-    test_another_process_hears_of_results
+    test_another_process_gets_notified_of_results
     test_jobs_in_every_state_count
-    test_ping_tells_the_kind_and_the_time
+    test_ping_returns_the_kind_and_the_time
     test_random_sequences_on_jobs
     test_random_sequences_on_the_registry
 """

@@ -91,7 +91,7 @@ def test_alerts_that_cannot_be_mailed_are_named(shell: Shell) -> None:
     assert find(shell.run("doctor", "--json"), "alerts.mail")["grade"] == "ok"
 
 
-def test_what_is_wrong_comes_with_a_reason_and_a_remedy(shell: Shell) -> None:
+def test_each_finding_has_a_reason_and_a_fix(shell: Shell) -> None:
     shell.ok("push", "mail", "x")
     ran = shell.run("doctor", "--url", shell.url + "?synchronous=OFF")
     assert ran.code == 1
@@ -211,7 +211,7 @@ SAFE_CONFIG: dict[str, Any] = {"maxmemory-policy": "noeviction", "appendfsync": 
         ("redis.replicas", "ok", {"connected_slaves": 1}, {"min-replicas-to-write": "1"}),
     ],
 )
-def test_what_redis_says_is_judged(check: str, grade: str, info: dict[str, Any], config: dict[str, Any]) -> None:
+def test_answers_of_redis_are_judged(check: str, grade: str, info: dict[str, Any], config: dict[str, Any]) -> None:
     findings = {one.check: one for one in examine_facts("r", SAFE_INFO | info, SAFE_CONFIG | config)}
     assert findings[check].grade == grade
     assert all(one.why and one.fix for one in findings.values() if one.grade != "ok")
@@ -235,7 +235,7 @@ def test_the_file_system_is_the_nearest_mount() -> None:
     assert filesystem_of(Path("/srvx"), mounts) == "ext4"
 
 
-def test_without_a_url_it_looks_at_what_a_server_here_would_use(tmp_path: Path, free_port: int) -> None:
+def test_without_a_url_it_checks_what_a_server_here_would_use(tmp_path: Path, free_port: int) -> None:
     here = Shell("", tmp_path)
     settings = tmp_path / "duetime.toml"
     settings.write_text(f'port = {free_port}\nadmin_port = 0\njournal = "{tmp_path}/missing"\n')

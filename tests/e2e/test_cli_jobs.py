@@ -148,7 +148,7 @@ def test_if_exists(shell: Shell) -> None:
     assert shell.json("get", "mail", "j")[0]["body"] == "two"
 
 
-def test_a_list_can_be_cut_and_says_so(shell: Shell, tmp_path: Path) -> None:
+def test_a_cut_list_says_that_there_is_more(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "jobs.jsonl").write_text("".join(f'{{"body": "{n}", "id": "j{n:03}"}}\n' for n in range(250)))
     shell.ok("push", "mail", "--file", "jobs.jsonl")
     cut = shell.ok("list", "mail", "--limit", "2")
@@ -187,7 +187,7 @@ def test_dead_letters_of_all_queues_with_the_last_line_of_their_error(shell: She
     assert shell.ok("failed", "list", "--namespace", "empty").err == "no failed jobs in empty\n"
 
 
-def test_what_list_writes_push_reads(shell: Shell) -> None:
+def test_push_reads_the_output_of_list(shell: Shell) -> None:
     shell.ok("push", "mail", "text", "--id", "text", "--delay", "1h", "--tries", "7", "--priority", "high")
     shell.ok("push", "mail", '{"n": 1}', "--id", "json", "--ttl", "1h", "--attribute", "a=b", "--attribute", "c=d e")
     shell.ok("push", "mail", "-", "--id", "bytes", stdin=b"\xff\x00")

@@ -14,7 +14,7 @@ from duetime.model.errors import StoreUnavailable
 from tests.e2e.shell import Shell, program
 
 
-def test_the_installed_program_works_and_tells_by_its_exit_code(shell: Shell) -> None:
+def test_the_installed_program_reports_by_its_exit_code(shell: Shell) -> None:
     done = shell.spawn("push", "mail", "-", "--id", "j", "--json", stdin="hello")
     assert (done.code, done.err, done.document["event"]) == (0, "", "accepted")
     assert shell.spawn("get", "mail", "j", "--body").out == "hello"
@@ -23,7 +23,7 @@ def test_the_installed_program_works_and_tells_by_its_exit_code(shell: Shell) ->
     assert refused.err == "duetime: there is no job 'other' in default/mail\n"
 
 
-def test_without_the_extra_it_says_what_to_install() -> None:
+def test_without_the_extra_the_error_says_what_to_install() -> None:
     """As after `pip install duetime`, which is the SDK alone."""
     without = (
         "import sys; sys.modules['typer'] = None; sys.argv = ['duetime', 'top']; import duetime.cli.main as m; m.main()"
@@ -82,7 +82,7 @@ def test_a_password_is_not_repeated(shell: Shell) -> None:
     assert (ran.code, "geheim" in ran.err) == (3, False)
 
 
-def test_global_options_stand_before_or_after_and_win_over_the_environment(shell: Shell) -> None:
+def test_global_options_before_or_after_the_command_win_over_the_environment(shell: Shell) -> None:
     shell.ok("push", "mail", "x", "--namespace", "shop")
     assert shell.json("--namespace", "shop", "queue", "counts")[0]["namespace"] == "shop"
     assert shell.ok("--json", "queue", "counts", DUETIME_NAMESPACE="shop").document["ready"] == 1
@@ -200,7 +200,7 @@ def test_a_command_without_a_store_has_no_options_for_one(name: str, shell: Shel
     assert not {"--url", "--namespace", "--token"} & set(re.findall(r"--[a-z-]+", shown))
 
 
-def test_a_command_without_a_store_answers_as_was_said_before_it(shell: Shell) -> None:
+def test_a_command_without_a_store_obeys_options_before_it(shell: Shell) -> None:
     made = shell.ok("--json", "--url", "http://nowhere", "pipeline", "package", "duetime.zip").document
     assert made["file"] == "duetime.zip"
 

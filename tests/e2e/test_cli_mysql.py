@@ -56,7 +56,7 @@ def findings(ran: Ran, grade: str) -> dict[str, dict[str, Any]]:
     return {one["check"]: one for one in ran.documents if one["grade"] == grade}
 
 
-def test_migrate_prints_what_somebody_else_can_run(fresh_url: str, mysql_server: MysqlServer, tmp_path: Path) -> None:
+def test_migrate_prints_a_script_for_another_user(fresh_url: str, mysql_server: MysqlServer, tmp_path: Path) -> None:
     shell = Shell(fresh_url, tmp_path)
     printed = shell.ok("migrate", "--sql").out
     assert mysql_server.administer("SHOW TABLES FROM fresh") == ()
@@ -66,7 +66,7 @@ def test_migrate_prints_what_somebody_else_can_run(fresh_url: str, mysql_server:
     shell.ok("push", "mail", "x")
 
 
-def test_what_migrate_prints_finishes_a_migration_that_was_cut_off(
+def test_the_printed_script_finishes_an_interrupted_migration(
     fresh_url: str, mysql_server: MysqlServer, tmp_path: Path
 ) -> None:
     shell = Shell(fresh_url, tmp_path)
@@ -84,7 +84,7 @@ def test_what_migrate_prints_finishes_a_migration_that_was_cut_off(
     assert mysql_server.administer("SELECT count(*) FROM fresh.duetime_results") == ((0,),)
 
 
-def test_migrate_prints_nothing_that_would_take_over_tables_of_somebody_else(
+def test_migrate_prints_nothing_that_changes_tables_of_another_program(
     fresh_url: str, mysql_server: MysqlServer, tmp_path: Path
 ) -> None:
     mysql_server.administer("CREATE TABLE fresh.jobs (payload text)")
@@ -92,7 +92,7 @@ def test_migrate_prints_nothing_that_would_take_over_tables_of_somebody_else(
     assert (ran.out, "that is not Duetime's" in ran.err) == ("", True)
 
 
-def test_the_doctor_looks_and_makes_nothing(fresh_url: str, mysql_server: MysqlServer, tmp_path: Path) -> None:
+def test_the_doctor_only_reads(fresh_url: str, mysql_server: MysqlServer, tmp_path: Path) -> None:
     ran = Shell(fresh_url, tmp_path).run("doctor", "--json")
     assert "duetime migrate" in findings(ran, "ok")["mysql.tables"]["what"]
     assert mysql_server.administer("SHOW TABLES FROM fresh") == ()
@@ -170,7 +170,7 @@ def test_the_grant_for_the_first_start_can_be_pasted(
         mysql_server.administer("DROP DATABASE `un_der`")
 
 
-def test_whether_there_are_tables_that_nobody_let_this_user_see(
+def test_hidden_tables_are_reported(
     fresh_url: str, guest_url: str, mysql_server: MysqlServer, tmp_path: Path
 ) -> None:
     mysql_server.administer("CREATE TABLE fresh.orders (id int)", f"GRANT SELECT ON fresh.orders TO {GUEST}")
@@ -209,7 +209,7 @@ def test_transactions_that_this_user_cannot_see(guest_url: str, mysql_server: My
 
 
 @pytest.mark.parametrize("table", ["jobs (payload text)", "migrations (id int, migration text, batch int)"])
-def test_tables_of_somebody_else_with_our_names(
+def test_tables_of_another_program_with_our_names(
     table: str, fresh_url: str, mysql_server: MysqlServer, tmp_path: Path
 ) -> None:
     mysql_server.administer(f"CREATE TABLE fresh.{table}")
@@ -230,7 +230,7 @@ def test_only_tables_of_ours_are_judged(
     assert "mysql.tables" in findings(ran, "ok")
 
 
-def test_room_that_deleted_jobs_have_left(
+def test_space_of_deleted_jobs_is_reported(
     fresh_url: str, mysql_server: MysqlServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_mysql, "MUCH_FREE", 8 * 1_048_576)

@@ -85,7 +85,7 @@ def test_the_grant_for_the_first_start_can_be_pasted(
     guest.ok("migrate")
 
 
-def test_what_a_plain_role_cannot_see_is_said(
+def test_the_doctor_names_what_a_plain_role_cannot_see(
     guest_url: str, admin_url: str, database: "psycopg.Connection[Any]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_postgres, "LONG_S", -1)
@@ -118,7 +118,7 @@ def test_only_tables_of_ours_are_judged(
 
 
 @pytest.mark.parametrize("table", ["jobs (payload text)", "migrations (id int, migration text, batch int)"])
-def test_tables_of_somebody_else_with_our_names(
+def test_tables_of_another_program_with_our_names(
     table: str, guest_url: str, database: "psycopg.Connection[Any]", tmp_path: Path
 ) -> None:
     database.execute(f"CREATE TABLE public.{table}")  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def test_a_server_that_does_not_answer(free_port: int, tmp_path: Path) -> None:
     assert (ran.code, list(findings(ran, "fail"))) == (1, ["store.answers"])
 
 
-def test_migrate_prints_what_somebody_else_can_run(
+def test_migrate_prints_a_script_for_another_user(
     admin_url: str, database: "psycopg.Connection[Any]", tmp_path: Path
 ) -> None:
     shell = Shell(admin_url, tmp_path)

@@ -108,7 +108,7 @@ def test_lines_that_were_listed_go_back_into_their_own_queues(shell: Shell, tmp_
     assert shell.run("push", "--json").code == 2
 
 
-def test_what_cannot_be_meant_is_a_usage_error(shell: Shell) -> None:
+def test_wrong_arguments_are_a_usage_error(shell: Shell) -> None:
     assert shell.run("push", "mail").code == 2
     assert shell.run("push", "mail", "body", "--file", "jobs.jsonl").code == 2
     missing = shell.run("push", "mail", "--file", "nowhere.jsonl", "--json")
@@ -118,7 +118,7 @@ def test_what_cannot_be_meant_is_a_usage_error(shell: Shell) -> None:
     assert shell.run("push", "no/slash", "x").code == 2
 
 
-def test_a_lost_connection_says_what_is_done(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_lost_connection_says_which_lines_are_done(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jobs.jsonl").write_text('{"body": "x"}\n' * 1200)
     send, sent = Client.send, []
 

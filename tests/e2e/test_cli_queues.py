@@ -50,7 +50,7 @@ def test_totals_are_shown_by_day_and_in_all(filled: Shell) -> None:
     assert in_all.split() == ["total", *map(str, told["running"].values())]
 
 
-def test_all_queues_are_paused_and_resumed_at_once(filled: Shell) -> None:
+def test_all_queues_are_paused_and_resumed_together(filled: Shell) -> None:
     filled.ok("push", "other", "x")
     for verb, paused in (("pause", True), ("resume", False)):
         told = filled.json("queue", verb, "--all")

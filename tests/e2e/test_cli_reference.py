@@ -14,7 +14,7 @@ def test_the_page_is_up_to_date() -> None:
     assert page == renew_all(page), "run: python tools/cli_reference.py"
 
 
-def test_the_reference_has_what_help_shows(shell: Shell) -> None:
+def test_the_reference_matches_the_help(shell: Shell) -> None:
     page = PAGE.read_text()
     for section in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
         command, _, rest = section.partition("\n")

@@ -31,7 +31,7 @@ def test_a_lease_is_one_word_and_comes_back(job_id: str) -> None:
         ("ns/mail::1:1", InvalidId),
     ],
 )
-def test_what_is_no_lease_is_refused(text: str, error: type[Exception]) -> None:
+def test_a_wrong_lease_is_refused(text: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         read_lease(text)
 
@@ -54,7 +54,7 @@ def test_when(text: str, when: When) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "10x", "-5s", "9" * 30, "1795236220.5"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_a_wrong_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidTime):
         parse_when(text)
 

@@ -32,7 +32,7 @@ def test_text_for_people_is_the_token_alone(shell: Shell) -> None:
     assert "not shown again" in made.err
 
 
-def test_the_admin_api_is_found_beside_the_default_server(
+def test_the_admin_api_of_the_default_server_is_found(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     server = serve("--dev")
@@ -76,7 +76,7 @@ def test_listed_tokens_show_their_scopes(shell: Shell, serve: Serve, through: st
     assert [one["scopes"] for one in shell.json("token", "list", *where)] == [["read"]]
 
 
-def test_a_command_without_a_token_is_told_how_to_give_one(shell: Shell, serve: Serve) -> None:
+def test_the_error_of_a_missing_token_says_how_to_give_one(shell: Shell, serve: Serve) -> None:
     ran = shell.run("queue", "counts", "--url", serve().api)
     assert ran.code != 0
     assert "DUETIME_TOKEN" in ran.err

@@ -51,7 +51,7 @@ def test_rates_are_lower_bounds_from_the_changes_of_the_total(
     assert flow(looks) == expected
 
 
-def test_the_demo_tells_its_story(shell: Shell) -> None:
+def test_the_demo_shows_its_steps(shell: Shell) -> None:
     ran = shell.spawn("demo", "--fast", "--json")
     assert (ran.code, ran.err) == (0, "")
     *story, sums = ran.documents

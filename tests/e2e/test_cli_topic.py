@@ -66,7 +66,7 @@ def test_the_life_of_a_topic_on_a_store(shell: Shell) -> None:
         (("--priority", "highest"), "priority"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(shell: Shell, arguments: tuple[str, ...], said: str) -> None:
+def test_errors_are_one_line(shell: Shell, arguments: tuple[str, ...], said: str) -> None:
     ran = shell.run("topic", "add", "mail", "https://a.example/x", *arguments)
 
     assert ran.code == 2

@@ -40,7 +40,7 @@ def in_a_fork(work: Work) -> Callable[[], Any]:
     return wait
 
 
-def test_parent_and_child_push_at_once_and_nothing_is_lost(url: str) -> None:
+def test_parent_and_child_push_at_the_same_time_and_nothing_is_lost(url: str) -> None:
     def push(who: str) -> int:
         for number in range(PUSHES):
             queue.push(f"{who} {number}")
@@ -56,7 +56,7 @@ def test_parent_and_child_push_at_once_and_nothing_is_lost(url: str) -> None:
         assert queue.counts().total == 1 + 3 * PUSHES
 
 
-def test_what_a_child_pushed_is_there_after_its_parent_has_closed(tmp_path: Path) -> None:
+def test_jobs_of_a_child_stay_after_its_parent_has_closed(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/jobs.db"
     go, gone = multiprocessing.Pipe(duplex=False)
 

@@ -33,7 +33,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             return request.getfixturevalue("server_url")
 
 
-def test_what_a_job_tells_and_does(url: str, request: pytest.FixtureRequest) -> None:
+def test_the_fields_and_verbs_of_a_leased_job(url: str, request: pytest.FixtureRequest) -> None:
     with duetime.connect(url, namespace="hands") as client:
         queue = client.queue(f"mail-{abs(hash(request.node.name))}")
         queue.push({"to": "ann"}, id="a", tries=3, attributes={"trace": "7"})

@@ -115,7 +115,7 @@ def test_a_list_of_queues_is_no_text(client: duetime.Client) -> None:
 
 @pytest.mark.parametrize("settle", ["ack", "release", "give_back", "kill", "extend"])
 @pytest.mark.parametrize("leased", [None, 5, "a-job"])
-def test_what_is_no_lease_settles_nothing(client: duetime.Client, settle: str, leased: Any) -> None:
+def test_a_wrong_lease_settles_nothing(client: duetime.Client, settle: str, leased: Any) -> None:
     with pytest.raises(InvalidRequest, match="leased job must be a job from pop"):
         getattr(client, settle)(leased)
 
@@ -168,7 +168,7 @@ def test_a_delay_that_is_over_is_none(client: duetime.Client) -> None:
     queue.purge()
 
 
-def test_a_closed_client_says_so_in_one_way(client: duetime.Client) -> None:
+def test_a_closed_client_always_raises_client_closed(client: duetime.Client) -> None:
     queue = client.queue("closed")
     client.close()
     client.close()

@@ -169,7 +169,7 @@ def test_https_with_a_certificate_that_is_trusted(client: Client, certificate: P
         assert worked(client(f"https://localhost:{port}", SSL_CERT_FILE=str(certificate)))
 
 
-def test_https_with_a_certificate_that_nobody_knows(client: Client, certificate: Path, server_port: int) -> None:
+def test_https_with_an_unknown_certificate(client: Client, certificate: Path, server_port: int) -> None:
     with tls(certificate, server_port) as port:
         ran = client(f"https://localhost:{port}")
     assert ran.returncode != 0

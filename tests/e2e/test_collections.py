@@ -50,7 +50,7 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[duetime.C
 # --- the delayed queue
 
 
-def test_delayed_values_are_looked_at_in_the_order_in_which_they_are_due(client: duetime.Client) -> None:
+def test_delayed_values_are_listed_in_due_order(client: duetime.Client) -> None:
     queue = DelayedQueue(client, "names")
     for name, delay in (("late", "2h"), ("soon", "1h"), ("last", "3h")):
         queue.offer(name, delay, id=f"id-{name}")
@@ -99,7 +99,7 @@ def test_delayed_values_are_removed_copied_and_moved(client: duetime.Client) -> 
 
 
 @pytest.mark.parametrize("name", ["add", "add_all", "index_of", "move", "expire", "clear_expire"])
-def test_what_a_delayed_queue_cannot_do_is_refused(client: duetime.Client, name: str) -> None:
+def test_operations_that_a_delayed_queue_lacks_are_refused(client: duetime.Client, name: str) -> None:
     with pytest.raises(NotImplementedError, match="offer"):
         getattr(DelayedQueue(client, "names"), name)("x")
 
@@ -238,7 +238,7 @@ def test_ready_values_first_in_first_out(client: duetime.Client) -> None:
         queue.take("1ms")
 
 
-def test_a_listener_hears_of_every_way_out(client: duetime.Client) -> None:
+def test_listeners_are_called_for_every_removal(client: duetime.Client) -> None:
     queue, gone = BlockingQueue(client, "names"), list[str]()
     for name in "abcdefghij":
         queue.offer(name, id=name)
@@ -310,7 +310,7 @@ def test_values_of_several_queues(client: duetime.Client) -> None:
     assert one.poll_last_from_any(["two"], "1ms") is None
 
 
-def test_a_subscriber_gets_every_value_and_again_what_it_failed_with(client: duetime.Client) -> None:
+def test_a_subscriber_gets_every_value_and_failed_ones_again(client: duetime.Client) -> None:
     queue, got, done = BlockingQueue(client, "names"), list[str](), threading.Event()
 
     def consume(value: str) -> None:
@@ -456,7 +456,7 @@ def test_add_and_poll_are_disabled_for_everybody(client: duetime.Client) -> None
         queue.disable("all")  # pyright: ignore[reportArgumentType]
 
 
-def test_every_listener_hears_its_event_and_every_counter_counts(client: duetime.Client) -> None:
+def test_every_event_reaches_its_listeners_and_counters(client: duetime.Client) -> None:
     queue, heard = ReliableQueue(client, "orders"), list[str]()
 
     def hear(event: QueueEvent, about: object) -> None:
@@ -492,7 +492,7 @@ def test_every_listener_hears_its_event_and_every_counter_counts(client: duetime
     assert heard[-1] == "moved"
 
 
-def test_a_sequential_queue_has_one_message_in_hands_at_a_time(client: duetime.Client) -> None:
+def test_a_sequential_queue_delivers_one_message_at_a_time(client: duetime.Client) -> None:
     settings = QueueSettings(processing_mode=ProcessingMode.SEQUENTIAL)
     count, in_hands, most, order = 12, 0, 0, list[int]()
     lock = threading.Lock()
@@ -521,7 +521,7 @@ def test_a_sequential_queue_has_one_message_in_hands_at_a_time(client: duetime.C
     assert (most, order) == (1, list(range(count)))
 
 
-def test_a_sequential_queue_keeps_its_order_beside_a_consumer_that_gives_back(
+def test_a_sequential_queue_keeps_its_order_next_to_a_consumer_that_gives_back(
     client: duetime.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = ReliableQueue(client, "steps", QueueSettings(processing_mode=ProcessingMode.SEQUENTIAL))
@@ -544,7 +544,7 @@ def test_a_sequential_queue_keeps_its_order_beside_a_consumer_that_gives_back(
     assert (message.value, interruptions) == ("first", 0)
 
 
-def test_a_fanout_publishes_to_those_who_want_it(client: duetime.Client) -> None:
+def test_a_fanout_publishes_to_queues_whose_filter_accepts(client: duetime.Client) -> None:
     fanout = ReliableFanout(client)
     everything = fanout.subscribe("all")
     large = fanout.subscribe("large", lambda value: value["total"] > 100)

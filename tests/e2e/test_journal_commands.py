@@ -15,7 +15,7 @@ def lives(shell: Shell, job_id: str, *arguments: str) -> list[tuple[str, int]]:
     return [(entry["event"], entry["attempt"]) for entry in shell.json("history", job_id, *arguments)]
 
 
-def test_a_server_and_programs_beside_it_write_one_history(shell: Shell, serve: Serve) -> None:
+def test_a_server_and_other_programs_write_one_history(shell: Shell, serve: Serve) -> None:
     addresses = serve("--dev")
     jobs = f"{addresses.api}/v1/queues/default/mail/jobs"
     assert httpx.post(jobs, json={"id": "welcome-42", "body": "hello", "tries": 2}).status_code < 300
@@ -45,7 +45,7 @@ def test_a_server_and_programs_beside_it_write_one_history(shell: Shell, serve: 
     assert sorted(node["state"] for node in nodes) == ["closed"] * 7 + ["writing"]
 
 
-def test_the_lives_of_an_id_are_told_one_after_the_other(shell: Shell, tmp_path: Path) -> None:
+def test_the_lives_of_an_id_are_shown_one_after_the_other(shell: Shell, tmp_path: Path) -> None:
     folder = ("--journal", str(tmp_path / "journal"))
     shell.ok("push", "mail", "one", "--id", "a")
     assert shell.run("history", "a").code == 2, "there is no journal yet"
@@ -76,7 +76,7 @@ def serve_once(shell: Shell) -> None:
     asyncio.run(begin())
 
 
-def test_damage_is_told_beside_the_answer(shell: Shell, tmp_path: Path) -> None:
+def test_damage_is_reported_next_to_the_answer(shell: Shell, tmp_path: Path) -> None:
     serve_once(shell)
     shell.ok("push", "mail", "one", "--id", "a")
     [segment] = (tmp_path / "journal").glob("*/*.journal")
@@ -88,7 +88,7 @@ def test_damage_is_told_beside_the_answer(shell: Shell, tmp_path: Path) -> None:
     assert "damage in" in ran.err
 
 
-def test_a_journal_is_ended_for_the_whole_pool(shell: Shell, serve: Serve) -> None:
+def test_a_journal_is_ended_for_all_programs_of_the_pool(shell: Shell, serve: Serve) -> None:
     serve_once(shell)
     asked = shell.run("journal", "end")
     assert (asked.code, "--yes" in asked.err) == (2, True)

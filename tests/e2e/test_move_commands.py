@@ -144,7 +144,7 @@ def test_a_dry_run_finds_no_skew_between_stores_of_one_clock(shell: Shell, tmp_p
     assert sums["skew_ms"] == 0
 
 
-def test_a_backup_that_cannot_be_written_says_why(shell: Shell, tmp_path: Path) -> None:
+def test_the_error_says_why_a_backup_cannot_be_written(shell: Shell, tmp_path: Path) -> None:
     shell.ok("push", "mail", "x")
 
     ran = shell.run("backup", str(tmp_path / "no such folder" / "jobs.backup"))
@@ -153,7 +153,7 @@ def test_a_backup_that_cannot_be_written_says_why(shell: Shell, tmp_path: Path) 
     assert ran.err.startswith(f"duetime: cannot write {tmp_path}/no such folder/jobs.backup: No such file")
 
 
-def test_a_backup_to_a_full_disk_says_so(shell: Shell, tmp_path: Path) -> None:
+def test_a_backup_to_a_full_disk_fails_with_the_reason(shell: Shell, tmp_path: Path) -> None:
     with duetime.connect(shell.url) as client:
         client.queue("mail").push(os.urandom(1_000_000))
     limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000)); "

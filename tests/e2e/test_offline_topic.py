@@ -104,7 +104,7 @@ TAKEN = {
 }
 
 
-def test_every_protocol_refuses_what_an_offline_topic_does_not_take(start_server: StartServer, tmp_path: Path) -> None:
+def test_every_protocol_refuses_jobs_of_an_offline_topic(start_server: StartServer, tmp_path: Path) -> None:
     store = f"sqlite://{tmp_path}/jobs.db"
     server = start_server("--store", store, **PROTOCOLS)
     with duetime.connect(server.api) as client:

@@ -23,7 +23,7 @@ def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, st
     return ran.code, ran.out, ran.err
 
 
-def test_starts_on_the_default_store_and_says_what_is_where(start_server: StartServer, tmp_path: Path) -> None:
+def test_starts_on_the_default_store_and_prints_addresses(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server()
     assert re.fullmatch(r"Duetime \S+ is ready", server.message[0])
     assert server.address("store") == "sqlite:duetime-data/jobs.db"
@@ -42,13 +42,13 @@ def delivered_by(lines: list[str], folder: Path) -> dict[str, object]:
     return delivery
 
 
-def test_what_it_says_to_try_works(start_server: StartServer, tmp_path: Path) -> None:
+def test_the_printed_examples_work(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server()
     hints = [line[line.index("curl") :].replace("5s", "1s") for line in server.message if " curl " in line]
     assert delivered_by(hints, tmp_path)["body"] == "hello"
 
 
-def test_what_it_says_to_try_works_where_a_token_is_wanted(
+def test_the_printed_examples_work_with_a_token(
     start_server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -58,7 +58,7 @@ def test_what_it_says_to_try_works_where_a_token_is_wanted(
     assert delivered_by([f"{token}\n{line}" for line in hints], tmp_path)["body"] == "hello"
 
 
-def test_what_the_readme_says_to_try_works(start_server: StartServer, tmp_path: Path) -> None:
+def test_the_examples_of_the_readme_work(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server()
     lines = [line for line in README.read_text().splitlines() if line.startswith("curl ")]
     here = [line.replace("localhost:7777", server.api).replace("5s", "1s") for line in lines]
@@ -68,7 +68,7 @@ def test_what_the_readme_says_to_try_works(start_server: StartServer, tmp_path: 
     assert json.loads(done.stdout)["results"][0]["moved"]["event"] == "acked"
 
 
-def test_both_listeners_tell_how_it_is(start_server: StartServer) -> None:
+def test_both_listeners_report_health(start_server: StartServer) -> None:
     server = start_server()
     api = httpx.get(server.api + "/healthz")
     admin = httpx.get(server.admin + "/healthz")

@@ -57,7 +57,7 @@ def test_a_socket_of_a_server_that_has_gone_is_taken_over(start_server: StartSer
     assert server.stop()[0] == 0
 
 
-def test_a_socket_on_which_somebody_listens_is_left_alone(start_server: StartServer, tmp_path: Path) -> None:
+def test_a_socket_that_is_in_use_is_left_alone(start_server: StartServer, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(tmp_path / "api.sock"))
         other.listen()

@@ -194,7 +194,7 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_systemd_is_told(start_server: StartServer, tmp_path: Path, systemd: socket.socket, workers: str) -> None:
+async def test_systemd_is_notified(start_server: StartServer, tmp_path: Path, systemd: socket.socket, workers: str) -> None:
     server = start_server("--workers", workers, NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="2000000")
     heard: list[str] = []  # the socket holds ten states, and nobody reads before the server is up
 
@@ -271,7 +271,7 @@ async def test_a_stop_ends_while_a_worker_cannot_be_launched(start_server: Start
         assert code == 0, log
 
 
-async def test_with_no_worker_left_the_last_one_is_restarted_at_once(start_server: StartServer) -> None:
+async def test_with_no_worker_left_the_last_one_is_restarted_immediately(start_server: StartServer) -> None:
     server = start_server("--workers", "2", DUETIME_LOG_FORMAT="json")
     for rounds in range(1, 5):
         for pid in server.workers():

@@ -113,7 +113,7 @@ def test_a_consumer_finishes_a_job_and_takes_the_next_in_one_step(client: Client
     assert totals.accepted == totals.delivered == totals.acked
 
 
-def test_what_is_refused_is_refused_as_ever(client: Client) -> None:
+def test_blocking_calls_are_refused_with_the_usual_errors(client: Client) -> None:
     queue = client.queue("mail")
     queue.push("a", id="taken")
     with pytest.raises(JobExists):
@@ -129,7 +129,7 @@ def test_what_is_refused_is_refused_as_ever(client: Client) -> None:
     assert queue.size() == 0
 
 
-def test_a_waiting_consumer_of_the_same_program_hears_of_a_push(client: Client) -> None:
+def test_a_push_wakes_a_waiting_consumer_of_the_same_program(client: Client) -> None:
     queue = client.queue("mail")
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(queue.pop, wait=60)
@@ -266,7 +266,7 @@ class Watcher(Recorder):
         return outcome
 
 
-async def test_a_recorder_gets_what_blocking_callers_do(url: str) -> None:
+async def test_a_recorder_gets_the_calls_of_blocking_callers(url: str) -> None:
     store, watcher = await open_store(url), Watcher()
     async with Engine(store, recorders=[watcher]) as engine:
         engine.open_blocking()
@@ -341,7 +341,7 @@ def test_other_topologies_have_no_direct_calls(url: str) -> None:
 
 @pytest.mark.store_kind("redis")
 @pytest.mark.parametrize("case", ["ready", "delayed", "delivered before", "last"])
-async def test_the_script_for_both_leaves_what_ack_and_reserve_leave(redis_url: str, case: str) -> None:
+async def test_the_script_next_one_leaves_what_ack_and_reserve_leave(redis_url: str, case: str) -> None:
     dumps: list[dict[bytes, bytes]] = []
     answers: list[object] = []
     for is_short in (True, False):

@@ -45,7 +45,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("text", "answer", "expected"), SHAPES)
-def test_what_a_condition_says_about_an_answer(text: str, answer: Any, expected: bool) -> None:
+def test_a_condition_judges_an_answer(text: str, answer: Any, expected: bool) -> None:
     assert parse(text).holds(answer) is expected
 
 
@@ -83,7 +83,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "position"), REFUSED)
-def test_what_is_not_in_the_grammar_is_refused_with_its_place(text: str, position: int) -> None:
+def test_a_syntax_error_is_refused_with_its_position(text: str, position: int) -> None:
     with pytest.raises(InvalidCondition) as refused:
         parse(text)
 
@@ -151,12 +151,12 @@ def test_comparison_is_that_of_php_8(left: Any, right: Any, expected: int | None
 
 
 @pytest.mark.parametrize("value", [None, False, 0, 0.0, -0.0, "", "0", [], {}])
-def test_what_is_false(value: Any) -> None:
+def test_false_values(value: Any) -> None:
     assert not php_compare.truth(value)
 
 
 @pytest.mark.parametrize("value", [True, 1, -1, 0.1, "00", "0.0", " ", "false", [0], {"a": None}])
-def test_what_is_true(value: Any) -> None:
+def test_true_values(value: Any) -> None:
     assert php_compare.truth(value)
 
 
@@ -232,7 +232,7 @@ def test_a_condition_of_the_grammar_is_read_and_decided(text: str, answer: Any) 
 
 
 @given(conditions, conditions, answers)
-def test_and_or_and_parentheses_mean_what_they_say(left: str, right: str, answer: Any) -> None:
+def test_and_or_and_parentheses(left: str, right: str, answer: Any) -> None:
     one, other = parse(left).holds(answer), parse(right).holds(answer)
 
     assert parse(f"{left} && {right}").holds(answer) is (one and other)

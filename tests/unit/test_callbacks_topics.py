@@ -61,7 +61,7 @@ def test_the_defaults_are_php_delayqueues() -> None:
         {"name": "x" * 300},
     ],
 )
-def test_what_a_topic_cannot_be(fields: dict[str, object]) -> None:
+def test_wrong_topics_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_topic(a_topic(**fields))
 
@@ -93,7 +93,7 @@ async def test_topics_are_added_changed_and_removed() -> None:
     assert (await topics.add(PLACE, a_topic())).id == 2
 
 
-async def test_a_change_by_another_process_is_seen_at_once() -> None:
+async def test_a_change_by_another_process_is_seen_immediately() -> None:
     store = MemoryStore()
     ours = TopicRegistry(lambda: store.registry)
     async with RegistryCopy(lambda: store.registry) as registry_copy:
@@ -157,7 +157,7 @@ async def leased(engine: Engine, *ids: str) -> list[Lease]:
     return [delivery.lease for delivery in await engine.reserve([PLACE.queue], limit=len(ids), ttr_ms=60_000)]
 
 
-async def test_counts_are_what_happened_to_the_jobs_of_the_queue(engine: Engine, service: TopicService) -> None:
+async def test_counts_are_the_events_of_the_queues_jobs(engine: Engine, service: TopicService) -> None:
     await service.add(PLACE, a_topic())
     acked, again, gave_up, given_back = await leased(engine, "a", "b", "c", "d")
     await engine.ack([acked])

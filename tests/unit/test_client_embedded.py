@@ -120,7 +120,7 @@ def test_verbs_on_a_lease(client: duetime.Client) -> None:
     assert queue.ack([fourth]) == [None]
 
 
-def test_cancel_reschedule_and_what_is_not_there(client: duetime.Client) -> None:
+def test_cancel_reschedule_and_missing_jobs(client: duetime.Client) -> None:
     queue = client.queue("plans")
     queue.push("x", id="x", delay="1h")
     assert queue.reschedule("x", delay="2h").event is Event.RESCHEDULED

@@ -15,7 +15,7 @@ def name_at(ms: int, monkeypatch: pytest.MonkeyPatch) -> str:
     return mark.name
 
 
-def test_marks_of_one_moment_differ_and_stand_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_of_one_moment_differ_and_sort_together(monkeypatch: pytest.MonkeyPatch) -> None:
     made = [name_at(ms, monkeypatch) for ms in (1_794_890_000_000, 1_794_890_000_001, 1_794_999_999_999)]
     assert made == sorted(made)
     twins = {name_at(1_794_890_000_000, monkeypatch) for _ in range(100)}

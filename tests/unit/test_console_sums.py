@@ -43,7 +43,7 @@ async def test_waiting_jobs_that_were_tried_before_are_counted_by_namespace(pool
     assert await counted(pools, ("b",)) == Retrying(3, is_whole=True)
 
 
-async def test_a_count_that_was_cut_short_says_so(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_count_that_was_cut_short_is_marked(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums, "MOST_RETRYING", 50)
     await retry(pools, Queue("a", "small"), 2)
     await retry(pools, Queue("b", "large"), 60, untried=60)

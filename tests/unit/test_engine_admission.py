@@ -32,7 +32,7 @@ def test_the_longest_delay_and_ttl_that_lmstfy_knows_are_taken(job: NewJob) -> N
         (NewJob("a", b"", attributes={"": "x"}), InvalidRequest),
     ],
 )
-def test_what_cannot_be_kept_is_refused(job: NewJob, error: type[InvalidRequest]) -> None:
+def test_values_out_of_bounds_are_refused(job: NewJob, error: type[InvalidRequest]) -> None:
     with pytest.raises(error):
         check_job(job, max_body=10)
 

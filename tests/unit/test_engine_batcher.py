@@ -84,7 +84,7 @@ async def test_an_error_value_reaches_only_its_own_caller() -> None:
 
 
 @virtual_time
-async def test_a_failed_call_reaches_all_who_were_in_it_and_nobody_else() -> None:
+async def test_a_failed_call_reaches_exactly_its_callers() -> None:
     store = CountingStore()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group)
@@ -139,7 +139,7 @@ def test_weight_bounds_a_call_but_one_request_always_fits(weights: list[int], ca
 
 
 @virtual_time
-async def test_a_caller_that_goes_away_before_the_call_is_not_sent_and_weighs_nothing() -> None:
+async def test_a_caller_that_is_cancelled_before_the_call_is_not_sent_and_weighs_nothing() -> None:
     store = CountingStore()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group, max_weight=2)
@@ -155,7 +155,7 @@ async def test_a_caller_that_goes_away_before_the_call_is_not_sent_and_weighs_no
 
 
 @virtual_time
-async def test_the_answer_of_a_caller_that_goes_away_during_the_call_is_an_orphan() -> None:
+async def test_the_answer_of_a_caller_that_is_cancelled_during_the_call_is_an_orphan() -> None:
     store = CountingStore()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group)
@@ -170,7 +170,7 @@ async def test_the_answer_of_a_caller_that_goes_away_during_the_call_is_an_orpha
 
 
 @pytest.mark.parametrize("request_text", ["a", "bad"])
-def test_an_answer_in_the_instant_of_the_cancellation_is_an_orphan_or_taken(request_text: str) -> None:
+def test_an_answer_at_the_moment_of_cancellation_is_an_orphan_or_delivered(request_text: str) -> None:
     """Cancelled after each number of steps: the answer goes to the caller or to the orphans, never to nobody."""
     store = CountingStore()
 
@@ -213,7 +213,7 @@ async def test_a_verb_without_orphans_forgets_the_error_of_a_cancelled_caller() 
 
 
 @virtual_time
-async def test_a_batch_that_cannot_start_says_so_every_time() -> None:
+async def test_a_batch_that_cannot_start_fails_every_caller() -> None:
     def refuse(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         work.close()
         raise StoreUnavailable("not running")
@@ -226,7 +226,7 @@ async def test_a_batch_that_cannot_start_says_so_every_time() -> None:
 
 
 @virtual_time
-async def test_a_closed_batch_serves_who_is_in_and_takes_nobody_else() -> None:
+async def test_a_closed_batch_serves_earlier_callers_and_refuses_new_ones() -> None:
     store = CountingStore()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group, max_weight=1)

@@ -60,7 +60,7 @@ async def test_calls_go_on_while_answers_wait() -> None:
 
 
 @virtual_time
-async def test_a_broken_promise_is_told_to_each_whose_answer_was_good() -> None:
+async def test_a_failed_flush_fails_each_successful_answer() -> None:
     store = StoreWithPromises()
     async with asyncio.TaskGroup() as group:
         batch = store.batch(group)
@@ -74,7 +74,7 @@ async def test_a_broken_promise_is_told_to_each_whose_answer_was_good() -> None:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_whenever_the_caller_goes_away_the_answer_is_taken_an_orphan_or_broken(broken: bool) -> None:
+def test_an_answer_is_delivered_orphaned_or_failed_whenever_its_caller_is_cancelled(broken: bool) -> None:
     async def main(steps: int) -> bool:
         store = StoreWithPromises()
         loop = asyncio.get_running_loop()

@@ -94,7 +94,7 @@ def test_no_lease_leaks_when(scenario: Scenario, limit: int, latency_s: float) -
     pytest.fail("the consumer never came through")
 
 
-def test_what_is_given_back_goes_to_the_next_consumer_at_once() -> None:
+def test_a_returned_job_goes_to_the_next_consumer_immediately() -> None:
     async def main() -> None:
         store = given_store()
         async with Engine(store) as engine:

@@ -90,7 +90,7 @@ async def test_callers_share_a_call() -> None:
 
 
 @virtual_time
-async def test_a_job_that_follows_reaches_a_waiting_consumer_at_once() -> None:
+async def test_a_follow_up_job_reaches_a_waiting_consumer_immediately() -> None:
     async with Engine(given_store()) as engine:
         [a] = await leases(engine, "a")
         consumer = await waiting(engine)
@@ -113,7 +113,7 @@ def waiter(engine: Engine, *job_ids: str, wait_ms: int = LONG_MS) -> "asyncio.Ta
 
 
 @virtual_time
-async def test_a_result_that_is_there_is_read_at_once() -> None:
+async def test_an_existing_result_is_read_immediately() -> None:
     async with Engine(given_store()) as engine:
         [a] = await leases(engine, "a")
         await keep(engine, a)
@@ -126,7 +126,7 @@ async def test_a_result_that_is_there_is_read_at_once() -> None:
 
 
 @virtual_time
-async def test_who_waits_hears_of_a_finish_of_this_process() -> None:
+async def test_a_finish_of_this_process_ends_a_wait() -> None:
     store = given_store()
     async with Engine(store) as engine:
         [a, b] = await leases(engine, "a", "b")
@@ -144,7 +144,7 @@ async def test_who_waits_hears_of_a_finish_of_this_process() -> None:
 
 
 @virtual_time
-async def test_who_waits_hears_of_a_finish_of_another_process() -> None:
+async def test_a_finish_of_another_process_ends_a_wait() -> None:
     store = given_store()
     async with Engine(store) as engine, Engine(store) as other:
         [a] = await leases(other, "a")
@@ -181,7 +181,7 @@ async def test_the_wait_ends_without_a_result() -> None:
 
 
 @virtual_time
-async def test_a_thousand_waiters_look_together() -> None:
+async def test_a_thousand_waiters_share_their_checks() -> None:
     store = given_store()
     async with Engine(store) as engine:
         tasks = [waiter(engine, str(number), wait_ms=3500) for number in range(1000)]

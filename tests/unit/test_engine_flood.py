@@ -90,7 +90,7 @@ async def test_consumers_that_were_parked_go_on_in_turns_first_come_first_served
 
 
 @virtual_time
-async def test_answers_whose_turn_has_not_come_when_the_engine_stops_are_given_all_the_same() -> None:
+async def test_answers_that_are_pending_when_the_engine_stops_are_delivered() -> None:
     store = slow_store()
     async with Engine(store) as engine:
         await fill(engine, CONSUMERS)
@@ -136,7 +136,7 @@ async def flooded(engine: Engine, store: FaultyStore, gate: asyncio.Event) -> "l
 
 
 @virtual_time
-async def test_a_call_for_one_job_stands_behind_two_big_calls_at_most() -> None:
+async def test_a_call_for_one_job_waits_for_two_big_calls_at_most() -> None:
     store, gate = given_store(), asyncio.Event()
     async with Engine(store) as engine:
         tasks = await flooded(engine, store, gate)

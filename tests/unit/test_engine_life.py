@@ -45,7 +45,7 @@ async def test_leaving_waits_for_the_calls_under_way_and_for_those_behind_them()
 
 
 @virtual_time
-async def test_a_stopping_engine_takes_no_more_requests_so_it_comes_to_its_end() -> None:
+async def test_a_stopping_engine_refuses_requests_so_that_it_can_end() -> None:
     """Producers that never stop would keep a batch busy for ever."""
     store = given_store()
     store.slow("push", request=0.01)
@@ -93,7 +93,7 @@ async def given_leased(engine: Engine):
 
 
 @virtual_time
-async def test_a_stopping_engine_tells_those_who_wait() -> None:
+async def test_a_stopping_engine_ends_waiting_reserves() -> None:
     async with Engine(given_store()) as engine:
         consumer = await waiting(engine, QUEUE, OTHER)
         watch = Stopwatch()
@@ -103,7 +103,7 @@ async def test_a_stopping_engine_tells_those_who_wait() -> None:
 
 
 @virtual_time
-async def test_a_stopping_engine_tells_who_is_in_its_first_look() -> None:
+async def test_a_stopping_engine_ends_a_reserve_in_its_first_check() -> None:
     store = given_store()
     async with Engine(store) as engine:
         store.slow("reserve", answer=1.0)

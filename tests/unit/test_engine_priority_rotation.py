@@ -91,7 +91,7 @@ def test_consumers_get_five_three_two(limit: int, consumers: int, ttrs: int) -> 
 
 
 @virtual_time
-async def test_two_calls_at_once_do_not_use_the_same_turns() -> None:
+async def test_concurrent_calls_use_different_turns() -> None:
     """A consumer that waits and one that does not are served by different calls, here always at the same time."""
     store = given_store()
     async with Engine(store) as engine:

@@ -17,7 +17,7 @@ SOON_MS = 5.0
 
 
 @pytest.mark.parametrize("ttr_ms", [0, 1, 50, 990, 1000, 1010, 10_000])
-def test_a_lease_given_out_here_is_taken_back_on_time(ttr_ms: int) -> None:
+def test_a_lease_of_this_process_ends_on_time(ttr_ms: int) -> None:
     async def main() -> None:
         async with Engine(given_store()) as engine:
             await asyncio.sleep(0.123)
@@ -34,7 +34,7 @@ def test_a_lease_given_out_here_is_taken_back_on_time(ttr_ms: int) -> None:
 
 
 @pytest.mark.parametrize("ttr_ms", [0, 50, 1500, 10_000])
-def test_a_lease_given_out_elsewhere_is_taken_back_within_a_second(ttr_ms: int) -> None:
+def test_a_lease_of_another_process_ends_within_a_second(ttr_ms: int) -> None:
     """The process that gave it out is gone."""
 
     async def main() -> None:
@@ -94,7 +94,7 @@ async def test_a_job_past_its_ttl_is_ended_within_a_second() -> None:
 
 
 @virtual_time
-async def test_a_round_is_bounded_and_the_next_follows_at_once() -> None:
+async def test_a_round_is_bounded_and_the_next_follows_immediately() -> None:
     store = given_store()
     async with Engine(store) as engine:
         for start in range(0, 4 * STEP, 500):
@@ -131,7 +131,7 @@ async def test_others_get_their_turn_however_much_there_is_to_reap() -> None:
 
 
 @virtual_time
-async def test_an_idle_reaper_looks_about_once_a_second() -> None:
+async def test_an_idle_reaper_checks_about_once_a_second() -> None:
     store = given_store()
     async with Engine(store):
         await asyncio.sleep(60)

@@ -65,7 +65,7 @@ class Watcher(Recorder):
         return [one for one in heard if one[0] not in without]
 
 
-async def test_recorders_get_what_each_verb_did() -> None:
+async def test_recorders_get_the_outcome_of_each_verb() -> None:
     watcher, second = Watcher(), Watcher()
     async with Engine(MemoryStore(), recorders=[watcher, second]) as engine:
         await push(engine, *"abcdefg")

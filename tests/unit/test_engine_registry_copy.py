@@ -63,7 +63,7 @@ async def test_a_lost_announcement_is_made_good_within_a_second() -> None:
             await until(lambda: copied.get("token", "a"))
 
 
-async def test_refresh_sees_what_was_written_before_it_and_many_share_one_look() -> None:
+async def test_refresh_sees_earlier_writes_and_many_share_one_read() -> None:
     registry = Flaky()
     registry.silent = True
     async with RegistryCopy(lambda: registry) as copied:
@@ -74,7 +74,7 @@ async def test_refresh_sees_what_was_written_before_it_and_many_share_one_look()
         assert registry.looks - before <= 3
 
 
-async def test_it_outlives_an_outage_and_tells_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_outlives_an_outage_and_reports_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duetime.engine.registry_copy.CHECK_EVERY_S", 0.01)
     registry = Flaky()
     registry.down = True
@@ -114,7 +114,7 @@ async def test_a_wiped_registry_leaves_nothing_behind() -> None:
         assert [record.key for record in copied.list_records("token")] == ["c"]
 
 
-async def test_a_cancelled_look_does_not_count_as_one() -> None:
+async def test_a_cancelled_read_does_not_count_as_one() -> None:
     registry = Flaky()
     registry.silent = True
     async with RegistryCopy(lambda: registry) as copied:

@@ -38,7 +38,7 @@ def calls(store: FaultyStore) -> Counter[str]:
 @pytest.mark.parametrize("even", [True, False], ids=["even", "uneven"])
 @pytest.mark.parametrize(("consumers", "shared", "jobs"), [(40, 2, 10), (60, 10, 30), (20, 2, 2)])
 @virtual_time
-async def test_consumers_that_are_left_without_a_job_ask_nothing(
+async def test_consumers_without_a_job_make_no_calls(
     consumers: int, shared: int, jobs: int, even: bool
 ) -> None:
     store, names = slow_store(even=even), queues(shared)
@@ -64,7 +64,7 @@ async def test_consumers_that_are_left_without_a_job_ask_nothing(
 @pytest.mark.parametrize("even", [True, False], ids=["even", "uneven"])
 @pytest.mark.parametrize("shared", [2, 5, 10])
 @virtual_time
-async def test_no_job_lies_ready_beside_consumers_that_wait_for_it(shared: int, even: bool) -> None:
+async def test_no_job_stays_ready_while_consumers_wait_for_it(shared: int, even: bool) -> None:
     store, names, chance = slow_store(even=even), queues(shared), random.Random(7)
     late: list[float] = []
     pushed: dict[str, Stopwatch] = {}

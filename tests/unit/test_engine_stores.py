@@ -213,7 +213,7 @@ async def test_a_consumer_sits_out_an_outage(stores: tuple[Store, Store]) -> Non
         assert ids(await consumer) == ["a"]
 
 
-async def test_an_engine_that_stops_gives_back_what_is_on_its_way(stores: tuple[Store, Store]) -> None:
+async def test_an_engine_that_stops_gives_back_undelivered_jobs(stores: tuple[Store, Store]) -> None:
     store = FaultyStore(stores[0])
     gate = asyncio.Event()
     async with Engine(store) as engine:

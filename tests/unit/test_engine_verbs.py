@@ -101,7 +101,7 @@ BAD_LEASES = [
 
 
 @pytest.mark.parametrize("what", BAD_CALLS)
-def test_what_cannot_be_done_is_refused(what: str) -> None:
+def test_impossible_requests_are_refused(what: str) -> None:
     call, error = BAD_CALLS[what]
 
     async def main() -> None:
@@ -233,7 +233,7 @@ async def taken_all(engine: Engine) -> list[Lease]:
 
 
 @virtual_time
-async def test_long_lists_go_in_steps_and_come_back_whole() -> None:
+async def test_long_lists_are_sent_in_steps_and_answered_completely() -> None:
     store = given_store()
     async with Engine(store) as engine:
         await given_many(engine, delay="1h")

@@ -148,7 +148,7 @@ def test_a_consumer_wakes_soon_when_a_job(
 
 
 @pytest.mark.parametrize("happens", [wake for wake in WAKES if wake is not is_resumed], ids=lambda wake: wake.__name__)
-def test_what_happens_here_needs_no_wake_from_the_store(happens: Callable[[Engine], Awaitable[None]]) -> None:
+def test_changes_of_this_process_need_no_wake_from_the_store(happens: Callable[[Engine], Awaitable[None]]) -> None:
     async def main() -> None:
         store = given_store()
         store.silence_wakeups()
@@ -178,7 +178,7 @@ async def test_a_job_whose_producer_went_away_wakes_a_consumer_too() -> None:
 
 
 @virtual_time
-async def test_a_job_that_is_there_is_taken_without_waiting() -> None:
+async def test_a_ready_job_is_leased_without_waiting() -> None:
     async with Engine(given_store()) as engine:
         await push(engine, "a")
         watch = Stopwatch()
@@ -257,7 +257,7 @@ async def test_a_slow_store_does_not_keep_a_consumer_past_its_deadline_nor_its_j
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
-def test_an_old_answer_does_not_wipe_out_newer_news(elsewhere: bool) -> None:
+def test_an_old_answer_does_not_overwrite_a_newer_version(elsewhere: bool) -> None:
     """The answer "nothing waits" is still on its way when a job with a short delay is pushed."""
 
     async def main() -> None:
@@ -279,7 +279,7 @@ def test_an_old_answer_does_not_wipe_out_newer_news(elsewhere: bool) -> None:
 
 
 @virtual_time
-async def test_an_old_answer_to_a_neighbour_does_not_wipe_out_newer_news() -> None:
+async def test_an_old_answer_to_a_neighbour_does_not_overwrite_a_newer_version() -> None:
     store = given_store()
     async with Engine(store) as engine:
         consumer = await waiting(engine)
@@ -328,7 +328,7 @@ async def test_without_any_wakes_a_delayed_job_from_elsewhere_is_on_time() -> No
 
 
 @virtual_time
-async def test_the_safety_net_asks_nothing_while_nobody_waits() -> None:
+async def test_the_safety_net_makes_no_calls_without_waiters() -> None:
     store = given_store()
     async with Engine(store):
         await asyncio.sleep(10)
@@ -407,7 +407,7 @@ async def test_a_store_whose_clock_runs_fast_is_still_on_time() -> None:
 
 
 @virtual_time
-async def test_news_before_the_clock_is_known_is_kept() -> None:
+async def test_a_wake_before_the_clock_is_known_is_kept() -> None:
     """A wake from elsewhere comes before this engine has had any answer from the store."""
     store = given_store()
     async with Engine(store) as another, Engine(store) as engine:

@@ -27,7 +27,7 @@ SOON_MS = 5.0
 
 
 @virtual_time
-async def test_queues_are_looked_at_in_the_given_order() -> None:
+async def test_queues_are_checked_in_the_given_order() -> None:
     async with Engine(given_store()) as engine:
         for queue in (QUEUE, OTHER, THIRD):
             await push(engine, queue.name, queue=queue)
@@ -36,7 +36,7 @@ async def test_queues_are_looked_at_in_the_given_order() -> None:
 
 
 @pytest.mark.parametrize("order", [[QUEUE, OTHER, THIRD], [THIRD, OTHER, QUEUE], [OTHER, QUEUE, THIRD]], ids=str)
-def test_what_came_during_the_first_look_is_tried_in_the_given_order(order: list) -> None:
+def test_jobs_that_arrive_during_the_first_check_are_tried_in_the_given_order(order: list) -> None:
     async def main() -> None:
         store = given_store()
         async with Engine(store) as engine:
@@ -85,7 +85,7 @@ async def test_one_consumer_of_many_queues_gets_one_job_and_the_others_stay_read
 
 
 @virtual_time
-async def test_news_from_one_queue_during_a_call_for_another_is_not_forgotten() -> None:
+async def test_a_wake_of_one_queue_during_a_call_for_another_is_not_lost() -> None:
     """The consumer is in a call at one queue that brings nothing; meanwhile a job comes into its other queue."""
     store = given_store()
     async with Engine(store) as engine, Engine(store) as thief:
@@ -152,7 +152,7 @@ async def test_more_jobs_than_consumers() -> None:
 
 
 @virtual_time
-async def test_a_consumer_of_several_jobs_takes_what_is_there() -> None:
+async def test_a_consumer_of_several_jobs_gets_those_that_are_ready() -> None:
     async with Engine(given_store()) as engine:
         greedy, modest = await waiting(engine, limit=10), await waiting(engine, limit=2)
         await push(engine, *"abc")
@@ -189,7 +189,7 @@ MANY = [QUEUE._replace(name=f"q{number:02}") for number in range(30)]
 
 
 @virtual_time
-async def test_a_look_at_many_queues_costs_few_calls_and_keeps_their_order() -> None:
+async def test_a_check_of_many_queues_costs_few_calls_and_keeps_their_order() -> None:
     store = given_store()
     async with Engine(store) as engine:
         for queue in (MANY[20], MANY[7], MANY[25]):
@@ -224,7 +224,7 @@ def test_a_consumer_of_many_queues_is_on_time(delay_ms: int, elsewhere: bool, be
 
 
 @pytest.mark.parametrize("verb", ["ping", "heads"])
-def test_a_job_that_comes_while_many_queues_are_looked_at_is_not_missed(verb: str) -> None:
+def test_a_job_that_arrives_while_many_queues_are_checked_is_not_missed(verb: str) -> None:
     async def main() -> None:
         store = given_store()
         async with Engine(store) as engine:

@@ -12,7 +12,7 @@ QUEUE = Queue("shop", "mail")
 IDS = [f"job-{n}" for n in range(3000)]
 
 
-def test_homes_are_fixed_for_ever() -> None:
+def test_homes_never_change() -> None:
     found = [home(QUEUE, job_id, ("a", "b", "c")) for job_id in IDS[:12]]
     assert "".join(found) == "aabacaacbaab"
 
@@ -23,13 +23,13 @@ def test_shares_are_even() -> None:
 
 
 @given(st.sets(st.text("abcdef", min_size=1, max_size=3), min_size=1, max_size=6), st.text(min_size=1, max_size=20))
-def test_a_new_member_moves_only_what_it_takes(names: set[str], job_id: str) -> None:
+def test_a_new_member_moves_only_its_own_share(names: set[str], job_id: str) -> None:
     before = home(QUEUE, job_id, tuple(sorted(names)))
     after = home(QUEUE, job_id, tuple(sorted(names | {"new"})))
     assert after in {before, "new"}
 
 
-def test_a_job_is_looked_for_at_its_home_and_then_at_its_earlier_ones() -> None:
+def test_a_job_is_searched_at_its_home_and_then_at_earlier_homes() -> None:
     layouts = merge(("a", "b", "c"), [("a", "b"), ("a", "b", "c"), ("a",)])
     assert layouts.earlier == (("a",), ("a", "b"))
     for job_id in IDS[:100]:

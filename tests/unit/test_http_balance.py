@@ -14,7 +14,7 @@ def two() -> tuple[ConnectionBalance, ConnectionBalance]:
     return ConnectionBalance(shared.file, 0), ConnectionBalance(shared.file, 2 * MOST_WORKERS - 1)
 
 
-def test_who_has_clearly_more_is_ahead() -> None:
+def test_a_process_with_clearly_more_connections_is_ahead() -> None:
     one, other = two()
     one.publish(100)
     assert not one.is_ahead()  # nobody else is there
@@ -43,7 +43,7 @@ class Ahead(ConnectionBalance):
         return True
 
 
-async def test_who_is_ahead_leaves_the_next_client_to_others_but_not_for_ever() -> None:
+async def test_a_process_that_is_ahead_leaves_clients_to_others_for_a_while() -> None:
     shared = ConnectionBalance.create()
     assert shared is not None
     one, other = Ahead(shared.file, 0), ConnectionBalance(shared.file, 1)

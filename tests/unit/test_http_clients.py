@@ -49,7 +49,7 @@ from tests.plugins.http_peer import QUICK, answer, echo, serving
         ),
     ],
 )
-async def test_refuses_what_is_wrong_or_too_much(said: bytes, status: int) -> None:
+async def test_refuses_wrong_or_too_large_requests(said: bytes, status: int) -> None:
     async with serving(echo) as server:
         peer = await server.connect()
         reply = await peer.ask(said)
@@ -58,7 +58,7 @@ async def test_refuses_what_is_wrong_or_too_much(said: bytes, status: int) -> No
         assert await peer.closed()
 
 
-async def test_accepts_what_is_just_within_the_limits() -> None:
+async def test_accepts_requests_just_within_the_limits() -> None:
     async with serving(echo) as server:
         peer = await server.connect()
         for host in (b"", b"[::1]:80", b"a_b.example:1", b"127.0.0.1"):

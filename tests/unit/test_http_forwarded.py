@@ -41,7 +41,7 @@ def test_the_scheme_that_the_client_used() -> None:
     assert proxies.scheme_of([(b"x-forwarded-proto", b"gopher")]) == "http"
 
 
-def test_who_is_trusted() -> None:
+def test_trusted_proxies() -> None:
     assert read_proxies(" ") is None
     proxies = read_proxies("127.0.0.1, ::1 unix")
     assert proxies is not None

@@ -80,7 +80,7 @@ async def test_pipelined_requests_are_not_parsed_ahead_without_bound() -> None:
             assert (await peer.reply())[0] == 200
 
 
-async def test_large_bodies_arrive_whole() -> None:
+async def test_large_bodies_arrive_complete() -> None:
     async with serving(echo) as server:
         peer = await server.connect()
         body = bytes(range(256)) * 12_000

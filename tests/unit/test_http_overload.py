@@ -59,7 +59,7 @@ async def test_large_bodies_stop_at_three_quarters_and_small_ones_pass() -> None
         assert (await large[0].ask(put(MIB)))[0] == 200
 
 
-async def test_a_large_body_is_refused_long_before_it_is_whole() -> None:
+async def test_a_large_body_is_refused_before_it_is_complete() -> None:
     budget = Budget(4 * MIB)
     async with serving(Gate(), budget=budget) as server:
         peer = await server.connect()
@@ -147,7 +147,7 @@ async def test_a_client_that_does_not_read_gets_no_further_answers() -> None:
             assert len((await peer.reply())[2]) == MIB
 
 
-async def test_a_full_listener_closes_who_is_idle_longest() -> None:
+async def test_a_full_listener_closes_the_connection_that_was_idle_longest() -> None:
     budget = Budget(MIB)
     async with serving(echo, HttpLimits(connections=4), budget=budget) as server:
         oldest, *others = [await server.connect() for _ in range(4)]
@@ -251,7 +251,7 @@ async def test_an_overload_has_the_form_of_its_protocol() -> None:
             assert ("error" in told) is (kind == "application/json")
 
 
-async def test_what_is_in_the_queue_of_a_closing_socket_is_answered() -> None:
+async def test_requests_in_the_backlog_of_a_closing_socket_are_answered() -> None:
     sock = socket.create_server(("127.0.0.1", 0), backlog=512)
     listener = Listener(echo, [sock])
     clients = [socket.create_connection(sock.getsockname()) for _ in range(50)]

@@ -216,7 +216,7 @@ async def test_a_backlog_that_grows_too_large_stops_everything(
         await engine.ack([found[0].lease])
 
 
-async def test_without_room_pushes_are_refused_and_the_rest_goes_on_and_is_journaled(tmp_path: Path) -> None:
+async def test_without_room_only_pushes_are_refused_and_the_rest_is_journaled(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
     await store.push(QUEUE, [])
     async with journaled(tmp_path, store) as engine:
@@ -377,7 +377,7 @@ async def test_an_embedded_engine_journals_if_its_pool_does(tmp_path: Path, monk
     assert events(tmp_path / "third") == [("accepted", "third")]
 
 
-async def test_an_embedded_engine_that_only_looks_writes_nothing(tmp_path: Path) -> None:
+async def test_an_embedded_engine_that_only_reads_writes_nothing(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/jobs.db"
     async with AsyncClient(url, journal=str(tmp_path / "journal")) as client:
         assert (await client.queue("mail").counts()).ready == 0

@@ -55,7 +55,7 @@ def test_the_oldest_of_all_nodes_go_first_when_there_is_too_much(tmp_path: Path)
     assert (firsts(one), firsts(other)) == ([2], [2])
 
 
-def test_what_another_process_writes_is_its_own_business(tmp_path: Path) -> None:
+def test_a_node_that_may_still_be_written_is_not_deleted(tmp_path: Path) -> None:
     node = given_node(tmp_path, "there-1", 2 * HOUR_S)
     lock = Lock.acquire(node, create=True)
     assert lock
@@ -115,7 +115,7 @@ def shared_folder() -> Iterator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
 @pytest.mark.parametrize("mode", [0o755, 0o700])
-def test_nodes_of_another_user_keep_nobody_from_its_own(shared_folder: Path, mode: int) -> None:
+def test_nodes_of_another_user_do_not_block_own_nodes(shared_folder: Path, mode: int) -> None:
     journal, copies = shared_folder / "journal", shared_folder / "copies"
     theirs = given_node(journal, "ended-1", 3 * HOUR_S)
     (theirs / LOCK).touch()
@@ -188,6 +188,6 @@ def test_nodes_that_ended_are_shipped_and_living_ones_of_others_are_not(tmp_path
     lock.release(ended=True)
 
 
-def test_a_place_that_nobody_knows_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_an_unknown_place_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="journal_ship_to"):
         Shipper(JournalOptions(tmp_path, ship_to="nowhere://bucket"), "here-1")

@@ -138,7 +138,7 @@ async def test_push(scene: Scene) -> None:
     ]
 
 
-async def test_what_was_refused_is_not_written(scene: Scene) -> None:
+async def test_refused_pushes_are_not_recorded(scene: Scene) -> None:
     await scene.engine.push(QUEUE, [NewJob("a", b"hello")])
     await scene.written()
     with pytest.raises(JobExists):
@@ -170,7 +170,7 @@ async def test_a_push_that_a_dead_process_stored_is_written_when_it_is_repeated(
     ]
 
 
-async def test_finish_writes_what_follows_before_the_end(scene: Scene) -> None:
+async def test_finish_records_follow_ups_before_the_end(scene: Scene) -> None:
     [a, b] = await scene.leased("a", "b")
     [first, second] = await scene.engine.finish(
         [Finish(a, [NewJob("a2", b"hello")], b"result", 1000), Finish(b, [NewJob("b2", b"hello", delay_ms=5)])]
@@ -185,7 +185,7 @@ async def test_finish_writes_what_follows_before_the_end(scene: Scene) -> None:
     ]
 
 
-async def test_what_follows_from_a_join_is_written_with_the_last_one(scene: Scene, store: Store) -> None:
+async def test_follow_ups_of_a_join_are_recorded_with_the_last_finish(scene: Scene, store: Store) -> None:
     [a, b] = await scene.leased("g~>a", "g~>b")
     both = Join("g", 2, [NewJob("g~>all", b"hello")], 60_000)
     await scene.engine.finish([Finish(a, join=both)])
@@ -287,7 +287,7 @@ async def test_a_kept_job_that_is_not_waiting(scene: Scene, store: Store, state:
     assert (again.event, again.reason, again.attempt, again.body) == (Event.ACCEPTED, "repeated", 1, "hello")
 
 
-async def test_many_kept_jobs_beside_a_new_one(scene: Scene, store: Store) -> None:
+async def test_many_kept_jobs_and_a_new_one(scene: Scene, store: Store) -> None:
     jobs = [NewJob(f"j{number}", b"hello") for number in range(2 * READ_AT_ONCE + 1)]
     await store.push(QUEUE, [Push(jobs)])
     await scene.engine.push(QUEUE, [*jobs, NewJob("new", b"hello"), jobs[0]])
@@ -343,7 +343,7 @@ async def test_deliver(scene: Scene) -> None:
     assert await scene.written() == [said(Event.DELIVERED, "a", ts=T0 + 1000, attempt=1, due_at=T0)]
 
 
-async def test_deliver_to_one_who_waits(scene: Scene) -> None:
+async def test_deliver_to_a_waiting_consumer(scene: Scene) -> None:
     consumer = asyncio.create_task(scene.engine.reserve([QUEUE], wait_ms=20_000))
     await scene.engine.push(QUEUE, [NewJob("a", b"hello")])
     await consumer
@@ -353,7 +353,7 @@ async def test_deliver_to_one_who_waits(scene: Scene) -> None:
     ]
 
 
-async def test_what_a_reserve_meets_and_ends(scene: Scene) -> None:
+async def test_jobs_that_a_reserve_ends_are_recorded(scene: Scene) -> None:
     scene.engine._reaper._reap = _never_reap
     await scene.engine.push(QUEUE, [NewJob("a", b"hello", ttl_ms=1000), NewJob("b", b"hello")])
     await scene.written()
@@ -467,7 +467,7 @@ async def test_extend_and_configure_say_nothing(scene: Scene) -> None:
     assert await scene.written() == []
 
 
-async def test_what_the_reaper_does(scene: Scene) -> None:
+async def test_leases_and_jobs_that_the_reaper_ends_are_recorded(scene: Scene) -> None:
     await scene.leased("last", tries=1)
     await scene.leased("again")
     await scene.engine.push(QUEUE, [NewJob("old", b"hello", ttl_ms=1000)])

@@ -58,7 +58,7 @@ def ids(journal: Path) -> list[str]:
     return [item.id or item.event for item in items]
 
 
-def test_what_was_flushed_is_there_while_the_node_lives(written: Writer, journal: Path) -> None:
+def test_flushed_entries_are_readable_while_the_node_lives(written: Writer, journal: Path) -> None:
     written.append([draft(1), draft(2)], write_soon=True)
     written.flush()
     assert ids(journal) == ["j1", "j2"]
@@ -75,7 +75,7 @@ def test_a_clean_end_is_on_record_and_leaves_no_lock(written: Writer, journal: P
     assert close_dead_nodes(journal) == []
 
 
-def test_entries_that_nobody_waits_for_are_written_soon(written: Writer, journal: Path) -> None:
+def test_entries_without_a_waiting_caller_are_written_soon(written: Writer, journal: Path) -> None:
     written.append([draft(1)], write_soon=True)
     tail = journal / written.node / open_name(1)
     while not tail.exists() or not tail.stat().st_size:
@@ -128,7 +128,7 @@ def test_segments_are_sealed_at_their_age_also_if_nothing_more_comes(journal: Pa
 
 
 @pytest.mark.parametrize(("mode", "calls"), [(Fsync.ALWAYS, 3), (Fsync.INTERVAL, 0), (Fsync.OFF, 0)], ids=str)
-def test_the_mode_says_when_the_disk_is_waited_for(
+def test_the_mode_decides_when_a_sync_is_awaited(
     journal: Path, monkeypatch: pytest.MonkeyPatch, mode: Fsync, calls: int
 ) -> None:
     synced: list[int] = []
@@ -197,7 +197,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> BadDisk:
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), MemoryError("No space")])
-def test_a_failed_group_is_told_and_written_later_without_a_gap(
+def test_a_failed_group_is_reported_and_written_later_without_a_gap(
     written: Writer, journal: Path, disk: BadDisk, error: Exception
 ) -> None:
     written.append([draft(1)], write_soon=True)
@@ -256,7 +256,7 @@ def test_what_cannot_be_written_at_the_end_is_left_to_a_successor(
     assert ids(journal) == ["j1", "closed"]
 
 
-def test_an_error_of_one_waiter_keeps_nobody_waiting(written: Writer, journal: Path) -> None:
+def test_an_error_of_one_waiter_does_not_delay_others(written: Writer, journal: Path) -> None:
     class Broken(Future[None]):
         def set_result(self, result: None) -> None:
             raise ValueError("a bug")
@@ -285,7 +285,7 @@ def test_a_writer_whose_thread_cannot_be_started_is_not_open(journal: Path, monk
     assert close_dead_nodes(journal) == [one.node]
 
 
-def test_the_folder_says_how_much_is_free(written: Writer, journal: Path) -> None:
+def test_the_folder_reports_free_space(written: Writer, journal: Path) -> None:
     stat = os.statvfs(journal)
     assert abs(written.free - stat.f_bavail * stat.f_frsize) < 2**30, "others use the same disk meanwhile"
     assert written.free > 0

@@ -47,7 +47,7 @@ def test_jitter_takes_away_up_to_its_share() -> None:
 
 
 @given(st.integers(1, 2000), st.floats(0, 1))
-def test_jitter_stays_between_half_and_the_whole(failures: int, chance: float) -> None:
+def test_jitter_stays_between_half_and_full(failures: int, chance: float) -> None:
     whole = Exponential(250, jitter=0).delay_ms(failures)
 
     assert whole / 2 - 1 <= Exponential(250, chance=lambda: chance).delay_ms(failures) <= whole
@@ -86,7 +86,7 @@ def test_policies_are_frozen() -> None:
         Fixed(1).wait_ms = 2  # type: ignore[misc]
 
 
-def test_an_outage_is_logged_once_and_waits_as_its_policy_says() -> None:
+def test_an_outage_is_logged_once_and_waits_by_its_policy() -> None:
     outage = Outage(Listed((100, 300)))
     assert outage.worked() == 0
     assert [(outage.failed(), outage.pause_s) for _ in range(3)] == [(True, 0.1), (False, 0.3), (False, 0.3)]

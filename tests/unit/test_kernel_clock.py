@@ -26,7 +26,7 @@ from duetime.model.errors import InvalidTime
 from tests.simulation.virtual_loop import run_virtual
 
 
-def test_the_system_clock_tells_the_hosts_time() -> None:
+def test_the_system_clock_is_the_hosts_time() -> None:
     clock: Clock = SystemClock()
 
     before, told, after = time.time_ns() // 1_000_000, clock.now_ms(), time.time_ns() // 1_000_000
@@ -36,7 +36,7 @@ def test_the_system_clock_tells_the_hosts_time() -> None:
     assert first <= second
 
 
-def test_a_manual_clock_stands_still_until_told() -> None:
+def test_a_manual_clock_moves_only_when_it_is_set() -> None:
     clock = ManualClock(1000)
 
     assert (clock.now_ms(), clock.now_ms(), clock.monotonic()) == (1000, 1000, 0.0)

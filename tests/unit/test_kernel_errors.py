@@ -80,6 +80,6 @@ def test_a_child_is_caught_as_its_parent() -> None:
         raise BodyTooLarge("too large")
 
 
-def test_a_store_that_was_lost_in_between_says_so() -> None:
+def test_a_store_that_was_lost_in_between_is_reported() -> None:
     assert StoreUnavailable("no answer", unknown=True).outcome_unknown
     assert not StoreUnavailable("no connection").outcome_unknown

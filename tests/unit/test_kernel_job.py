@@ -10,7 +10,7 @@ from duetime.model.names import Queue
 QUEUE = Queue("shop", "mail")
 
 
-def test_a_new_job_is_due_at_once_with_five_tries_and_no_ttl() -> None:
+def test_a_new_job_is_due_immediately_with_five_tries_and_no_ttl() -> None:
     job = NewJob("a", b"hello")
 
     assert msgspec.structs.asdict(job) == {

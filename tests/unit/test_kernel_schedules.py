@@ -54,13 +54,13 @@ def test_runs_are_the_same_from_both_sides(now: int, schedule: Schedule) -> None
     ("missed", "runs"),
     [("last", (9,)), ("all", (6, 7, 8, 9)), ("none", ())],
 )
-def test_what_becomes_of_missed_runs(missed: Missed, runs: tuple[int, ...]) -> None:
+def test_missed_runs(missed: Missed, runs: tuple[int, ...]) -> None:
     found = plan(every("1h"), missed, 6 * HOUR, 9 * HOUR + HOUR // 2)
     assert found == SchedulePlan(tuple(run * HOUR for run in runs), 10 * HOUR)
 
 
 @pytest.mark.parametrize("missed", ["last", "all", "none"])
-def test_a_tick_in_time_runs_once_whatever_is_said_of_missed_ones(missed: Missed) -> None:
+def test_a_tick_in_time_runs_once_for_every_setting_of_missed(missed: Missed) -> None:
     assert plan(every("1h"), missed, 6 * HOUR, 6 * HOUR + 40) == SchedulePlan((6 * HOUR,), 7 * HOUR)
     assert plan(every("1h"), missed, 6 * HOUR, 6 * HOUR - 40) == SchedulePlan((6 * HOUR,), 7 * HOUR)
 
@@ -74,7 +74,7 @@ def test_a_long_row_of_missed_runs_is_caught_up_on_in_steps() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "* * *", "61 * * * *", "0 0 31 2 *", "@every 5s", "a b c d e"])
-def test_what_is_no_cron_expression(wrong: str) -> None:
+def test_wrong_cron_expressions(wrong: str) -> None:
     with pytest.raises(InvalidRequest):
         cron(wrong)
 

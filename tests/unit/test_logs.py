@@ -100,7 +100,7 @@ def test_a_value_cannot_pass_for_another_field() -> None:
         "redis://u:hush-hush-hush@h/0",
     ],
 )
-def test_tokens_are_masked_wherever_they_stand(text: str) -> None:
+def test_tokens_are_masked_everywhere(text: str) -> None:
     for formatter in (ConsoleFormatter(), JsonFormatter()):
         line = formatter.format(record(text, detail=text, x_token="hush-hush-hush", Authorization="hush-hush-hush"))
         assert "hush" not in line
@@ -153,7 +153,7 @@ def test_lines_under_a_request_carry_its_id() -> None:
     assert "request_id" not in JsonFormatter().format(record("x"))
 
 
-def test_what_json_has_no_number_for_is_a_text() -> None:
+def test_numbers_that_json_lacks_are_texts() -> None:
     line = json.loads(JsonFormatter().format(record("x", endless=float("inf"), none=None, yes=True, half=0.5)))
     assert {name: line[name] for name in ("endless", "none", "yes", "half")} == {
         "endless": "inf",
@@ -226,6 +226,6 @@ def test_a_file_that_cannot_be_opened_again_is_written_on(loggers: None, tmp_pat
     assert events(moved / "duetime.log") == ["log_not_reopened", "still here"]
 
 
-def test_a_file_that_cannot_be_is_said_at_the_start(loggers: None, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_refused_at_the_start(loggers: None, tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match=r"access_log_file: cannot write to .*nowhere"):
         set_up(access_log_file=str(tmp_path / "nowhere" / "access.log"))

@@ -104,7 +104,7 @@ async def test_a_client_that_goes_ends_its_poll(parts: LmstfyParts) -> None:
     assert (counts.ready, counts.leased) == (1, 0)
 
 
-async def test_what_a_store_says_stays_inside(parts: LmstfyParts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_of_a_store_stay_inside(parts: LmstfyParts, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = parts.pools.engine("default")
 
     async def full(*arguments: object, **options: object) -> None:

@@ -54,6 +54,6 @@ async def test_settings_reach_the_application() -> None:
         {"lmstfy_ttl": "1s", "lmstfy_delay": "2s"},
     ],
 )
-async def test_what_no_request_could_ask_for_is_refused(given: dict[str, Any]) -> None:
+async def test_wrong_settings_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings, match=r"lmstfy_(tries|ttl)"):
         make(**given)

@@ -11,7 +11,7 @@ def test_a_frame_has_its_length_in_front() -> None:
     assert frame({"a": "é"}) == b'0010{"a":"\xc3\xa9"}'
 
 
-def test_what_does_not_fit_is_no_frame() -> None:
+def test_a_text_beyond_the_length_of_a_frame_is_refused() -> None:
     assert len(frame("x" * 9997)) == 10_003
     with pytest.raises(OverflowError):
         frame("x" * 9998)

@@ -197,7 +197,7 @@ async def test_a_job_exists_if_and_only_if_its_transaction_commits(
     assert (await store.reap()).pushed == {}
 
 
-async def test_what_a_job_is_given_arrives(store: Store, url: str) -> None:
+async def test_all_options_of_a_job_arrive(store: Store, url: str) -> None:
     job = NewJob(
         "ä", b"\x00\xff'", delay_ms=3_600_000, ttl_ms=7_200_000, tries=3, priority=Priority.HIGH, attributes={"t": "ü"}
     )
@@ -234,7 +234,7 @@ async def test_a_job_that_exists_is_kept_or_replaced(store: Store, url: str) -> 
         (DuetimeError, "x", {"id": "not an id\n"}),
     ],
 )
-async def test_what_a_push_refuses_is_refused(
+async def test_push_in_refuses_what_push_refuses(
     problem: type[Exception], body: str, options: dict[str, Any], store: Store, url: str
 ) -> None:
     await store.configure(MAIL, RulesChange(max_body=10))
@@ -264,7 +264,7 @@ async def test_an_offline_queue_refuses_but_what_was_committed_before_stays(stor
         push_in(connection, "mail", ["2"])
 
 
-async def test_processes_that_reap_at_once_take_each_job_once(store: Store, url: str) -> None:
+async def test_processes_that_reap_at_the_same_time_import_each_job_once(store: Store, url: str) -> None:
     others = [await open_store(url) for _ in range(2)]
     with transaction(url) as connection:
         ids = push_in(connection, "mail", ["x"] * 250)
@@ -284,7 +284,7 @@ async def test_processes_that_reap_at_once_take_each_job_once(store: Store, url:
 
 
 @on_postgres
-async def test_a_queue_that_somebody_holds_keeps_no_other_waiting(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_locked_queue_does_not_delay_others(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection_settings._SESSION, "lock_timeout", "100ms")
     store, others = await open_store(url), {Queue("default", name) for name in "abcd"}
     for queue in (MAIL, *others):
@@ -300,7 +300,7 @@ async def test_a_queue_that_somebody_holds_keeps_no_other_waiting(url: str, monk
 
 
 @on_postgres
-async def test_mistakes_are_named_and_push_nothing(store: Store, url: str) -> None:
+async def test_mistakes_are_refused_and_push_nothing(store: Store, url: str) -> None:
     with psycopg.connect(dsn(url)) as connection:
         for body in ("text", b"bytes", {"order": 1}):
             with pytest.raises(InvalidRequest, match="a list of one"):
@@ -315,7 +315,7 @@ async def test_mistakes_are_named_and_push_nothing(store: Store, url: str) -> No
     assert (await store.reap()).pushed == {}
 
 
-def test_a_connection_that_nobody_knows() -> None:
+def test_a_connection_of_an_unknown_library_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="does not know connections of builtins"):
         push_in(object(), "mail", ["x"])
 
@@ -434,7 +434,7 @@ async def test_only_a_serializable_transaction_holds_the_queue(
 
 
 @pytest.mark.store_kind("mysql")
-async def test_a_body_that_the_server_could_not_take_in_is_refused_at_once(
+async def test_a_body_that_the_server_could_not_import_is_refused_immediately(
     start_mysql: Callable[..., MysqlServer],
 ) -> None:
     """A server writes bodies in hexadecimal: one above half a packet could be inserted by some drivers, and never be

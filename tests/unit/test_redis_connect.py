@@ -74,7 +74,7 @@ def test_tls_is_an_option_where_the_scheme_cannot_say_it() -> None:
     assert not parse_address("redis://host").is_tls
 
 
-def test_a_queue_keeps_its_partition_for_ever() -> None:
+def test_the_partition_of_a_queue_never_changes() -> None:
     assert keys.prefix(Queue("shop", "mail")) == "dt:{60}:shop/mail"
     assert keys.companion("dt:{60}:shop/mail") == "dt:{60}:queues" == keys.AGENDAS[60]
     partitions = {keys.prefix(Queue("shop", f"queue-{number}"))[:7] for number in range(2000)}

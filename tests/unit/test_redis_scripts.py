@@ -117,7 +117,7 @@ def test_forbidden_words(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_everything_is_looked_at_before_anything_is_written(name: str) -> None:
+def test_scripts_validate_before_the_first_write(name: str) -> None:
     _, code = split(name)
     if not re.search(WRITES, code) and "q.commit()" not in code:
         return

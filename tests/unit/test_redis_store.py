@@ -461,7 +461,7 @@ async def leases_and_acks(
     return seen, dump(client)
 
 
-async def test_the_short_script_tells_consumers_of_an_earlier_job(store: RedisStore, client: redis.Redis) -> None:
+async def test_the_short_script_wakes_consumers_for_an_earlier_job(store: RedisStore, client: redis.Redis) -> None:
     await push(store, NewJob("later", b"", delay_ms=60_000))
     listener = client.pubsub(ignore_subscribe_messages=True)
     listener.subscribe(keys.WAKE)

@@ -34,7 +34,7 @@ def spec(*, last: bool) -> ListenerSpec:
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-async def test_whoever_connects_too_late_is_refused_and_never_reset(family: socket.AddressFamily, host: str) -> None:
+async def test_a_late_connection_is_refused_and_never_reset(family: socket.AddressFamily, host: str) -> None:
     sock = LateClientSocket(family)
     sock.bind((host, 0))
     sock.listen(16)

@@ -77,7 +77,7 @@ async def test_a_lone_caller_needs_no_task(engine: Engine) -> None:
     assert calls(engine) == before
 
 
-async def test_what_is_unusual_is_served_by_the_general_verbs(engine: Engine) -> None:
+async def test_unusual_requests_use_the_general_verbs(engine: Engine) -> None:
     await engine.push(QUEUE, [NewJob("a", b"")])
     with pytest.raises(JobExists):
         await engine.push(QUEUE, [NewJob("a", b"")], if_exists=IfExists.ERROR)
@@ -88,7 +88,7 @@ async def test_what_is_unusual_is_served_by_the_general_verbs(engine: Engine) ->
     assert all(await engine.ack(found))
 
 
-async def test_many_callers_at_once_share_calls(engine: Engine) -> None:
+async def test_many_concurrent_callers_share_calls(engine: Engine) -> None:
     before = calls(engine)
     await asyncio.gather(*(engine.push(QUEUE, [NewJob(str(number), b"")]) for number in range(100)))
     found = await asyncio.gather(*(engine.reserve([QUEUE]) for _ in range(100)))
@@ -99,7 +99,7 @@ async def test_many_callers_at_once_share_calls(engine: Engine) -> None:
     assert (await engine.store.counts([QUEUE]))[0].leased == 0
 
 
-async def test_a_consumer_that_goes_away_keeps_no_lease(engine: Engine, client: redis.Redis) -> None:
+async def test_a_cancelled_reserve_of_one_job_keeps_no_lease(engine: Engine, client: redis.Redis) -> None:
     await engine.push(QUEUE, [NewJob("a", b"")])
     client.client_pause(60_000, all=False)
     asking = asyncio.create_task(engine.reserve([QUEUE], ttr_ms=600_000))
@@ -113,7 +113,7 @@ async def test_a_consumer_that_goes_away_keeps_no_lease(engine: Engine, client: 
     assert delivery.lease.id == "a"
 
 
-async def test_waiting_consumers_hear_of_a_push_whose_caller_has_gone(engine: Engine, client: redis.Redis) -> None:
+async def test_a_push_whose_caller_was_cancelled_wakes_consumers(engine: Engine, client: redis.Redis) -> None:
     waiting = asyncio.create_task(engine.reserve([QUEUE], wait_ms=60_000))
     await until(lambda: engine.parked == 1)
     client.client_pause(60_000, all=False)

@@ -252,7 +252,7 @@ async def test_a_session_that_is_ended_in_its_transaction(store: MysqlStore, mys
     assert [count.ready for count in await store.counts([QUEUE])] == [2]
 
 
-async def test_an_announcement_that_is_committed_late_is_heard(
+async def test_an_announcement_that_is_committed_late_arrives(
     store: MysqlStore, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("duetime.stores.mysql.store.GAP_S", 60)

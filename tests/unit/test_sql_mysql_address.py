@@ -8,7 +8,7 @@ from duetime.model.errors import InvalidSettings
 from duetime.stores.mysql.connection import MysqlAddress
 
 
-def test_a_url_says_who_where_and_which_tables() -> None:
+def test_a_url_has_user_host_and_table_prefix() -> None:
     address = MysqlAddress.parse("mysql://me:p%40ss%C3%A9@db:3307/app?prefix=b_&connections=3")
     options = address.options
     assert (options["host"], options["port"], options["user"]) == ("db", 3307, "me")

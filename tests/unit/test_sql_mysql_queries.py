@@ -80,7 +80,7 @@ def own(name: str) -> list[str]:
     return statements(MysqlAddress.parse("mysql:///app").name_tables(QUERIES[name]) + ";\n")
 
 
-async def test_no_query_reads_a_whole_table_or_sorts_one(planner: Connection) -> None:
+async def test_no_query_scans_or_sorts_a_table(planner: Connection) -> None:
     in_order = {"list_queues", "some_discarded", "last_announcement", "outbox_queues"}
     """These walk an index in its order, on purpose."""
     given = {"moved", "asked"}

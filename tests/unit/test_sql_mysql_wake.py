@@ -18,7 +18,7 @@ pytestmark = pytest.mark.store_kind("mysql")
 QUEUE = Queue("shop", "mail")
 
 
-async def test_announcements_are_looked_for_only_while_somebody_waits(
+async def test_announcements_are_polled_only_while_a_consumer_waits(
     mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_wake, "IDLE_POLL_S", 600.0)

@@ -46,7 +46,7 @@ async def push(store: PostgresStore, *ids: str, queue: Queue = QUEUE, delay_ms: 
 # --- the address
 
 
-def test_what_is_ours_in_a_url_is_taken_out_and_the_rest_is_libpqs() -> None:
+def test_our_options_leave_the_url_and_the_rest_goes_to_libpq() -> None:
     address = PostgresAddress.parse("postgres://me@db/app?schema=a&prefix=b_&connections=3&sslmode=verify-full")
     assert (address.schema, address.prefix, address.connections) == ("a", "b_", 3)
     libpqs = conninfo_to_dict(address.conninfo)
@@ -76,7 +76,7 @@ def test_a_pooler_without_prepared_statements_is_named() -> None:
 # --- the tables
 
 
-async def test_an_upgrade_does_not_wait_for_ever_for_somebody_who_reads(
+async def test_an_upgrade_waits_a_bounded_time_for_readers(
     postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"{postgres_server.url}?schema=upgraded"
@@ -165,7 +165,7 @@ def test_every_query_is_used() -> None:
 # --- sessions that end
 
 
-async def test_a_listener_that_is_cancelled_as_it_begins_to_hear_is_cancelled(
+async def test_a_listener_that_is_cancelled_as_it_starts_is_cancelled(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine that was closed right after its start waited for ever for such a listener."""
@@ -185,7 +185,7 @@ async def test_a_listener_that_is_cancelled_as_it_begins_to_hear_is_cancelled(
 # --- the reaper
 
 
-async def test_what_a_round_of_the_reaper_moved_is_told_although_it_failed_later(
+async def test_jobs_that_a_round_moved_are_reported_although_it_failed_later(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queues = [Queue("shop", "first"), Queue("shop", "second")]

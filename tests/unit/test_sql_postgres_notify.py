@@ -34,7 +34,7 @@ def watcher(postgres_server: PostgresServer) -> Iterator["psycopg.Connection[tup
         connection.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
 
 
-async def test_sessions_that_change_jobs_notify_nobody(
+async def test_sessions_that_change_jobs_send_no_notifications(
     postgres_server: PostgresServer, watcher: "psycopg.Connection[tuple[int]]"
 ) -> None:
     store = await PostgresStore.open(f"{postgres_server.url}?schema={SCHEMA}")

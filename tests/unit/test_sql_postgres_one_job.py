@@ -120,7 +120,7 @@ async def test_the_first_push_of_a_day_is_counted(engine: Engine, other: "psycop
     assert await engine.store.check() == []
 
 
-async def test_totals_that_change_beside_a_push_are_exact(
+async def test_totals_that_change_during_a_push_are_exact(
     engine: Engine, other: "psycopg.Connection[Any]", postgres_url: str
 ) -> None:
     other.execute("UPDATE duetime.totals SET delivered = delivered + 1")
@@ -132,7 +132,7 @@ async def test_totals_that_change_beside_a_push_are_exact(
     assert other.execute("SELECT accepted, delivered FROM duetime.totals").fetchall() == [(3, 1)]
 
 
-async def test_what_is_unusual_is_served_by_the_general_verb(engine: Engine) -> None:
+async def test_unusual_pushes_use_the_general_verb(engine: Engine) -> None:
     await engine.push(QUEUE, [NewJob("a", b"")])
     with pytest.raises(JobExists):
         await engine.push(QUEUE, [NewJob("a", b"")], if_exists=IfExists.ERROR)
@@ -253,7 +253,7 @@ async def test_an_answer_that_is_lost_is_unknown(start_postgres: Callable[..., P
     await store.close()
 
 
-async def test_an_answer_that_never_comes_is_not_awaited_for_ever(
+async def test_an_answer_that_never_comes_is_awaited_for_a_bounded_time(
     engine: Engine, other: "psycopg.Connection[Any]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(one_job_module, "ANSWER_S", 0.1)

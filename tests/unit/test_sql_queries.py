@@ -88,7 +88,7 @@ def overrides(dialect: str, query: str) -> bool:
     return any(f"-- name: {query}\n" in file.read_text() for file in folder.glob("*.sql"))
 
 
-def test_a_name_stands_once(dialect: Path) -> None:
+def test_a_name_is_defined_once(dialect: Path) -> None:
     for file in ("a.sql", "b.sql"):
         (dialect / file).write_text("-- name: one\n-- description: x\nSELECT 1;\n")
     with pytest.raises(ValueError, match="duplicate query 'one'"):
@@ -160,10 +160,10 @@ def served() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("index", "query"), served())
-def test_an_index_serves_what_it_says(database: sqlite3.Connection, index: str, query: str) -> None:
+def test_an_index_serves_its_documented_query(database: sqlite3.Connection, index: str, query: str) -> None:
     assert any(f"INDEX {index} " in f"{step} " for step in plan(database, QUERIES[query]))
 
 
-def test_every_index_says_what_it_serves() -> None:
+def test_every_index_names_its_query() -> None:
     indexes = set(re.findall(r"CREATE (?:UNIQUE )?INDEX (\w+)", load_schema("sqlite")))
     assert indexes == {index for index, _ in served()}

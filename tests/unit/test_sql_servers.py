@@ -125,7 +125,7 @@ async def test_stores_with_other_prefixes_share_a_place(database: Database) -> N
         await other.close()
 
 
-async def test_processes_that_open_an_empty_database_at_once(database: Database) -> None:
+async def test_processes_that_open_an_empty_database_at_the_same_time(database: Database) -> None:
     with database.place("rush") as url:
         stores = await asyncio.gather(*(open_store(url) for _ in range(4)))
         assert len({(await store.ping()).epoch for store in stores}) == 1
@@ -134,7 +134,7 @@ async def test_processes_that_open_an_empty_database_at_once(database: Database)
 
 
 @pytest.mark.parametrize("table", ["jobs (payload text)", "migrations (id int, migration text, batch int)"])
-async def test_tables_of_somebody_else_are_left_alone(database: Database, table: str) -> None:
+async def test_tables_of_another_program_are_left_alone(database: Database, table: str) -> None:
     with database.place("theirs") as url:
         database.execute(f"CREATE TABLE theirs.{table}")
         for _ in range(2):
@@ -222,7 +222,7 @@ async def test_a_body_is_text_only_if_the_text_has_the_same_bytes(store: Store, 
 # --- locks
 
 
-async def test_a_queue_that_somebody_holds_fails_alone(
+async def test_a_locked_queue_fails_alone(
     url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "MAX_TRIES", 1)

@@ -100,7 +100,7 @@ async def test_hot_verbs_take_few_round_trips(
     assert sum(len(commands) for commands in round_trips) <= 8
 
 
-async def test_marks_are_looked_for_with_the_lock(store: ServerStore, round_trips: list[list[str]]) -> None:
+async def test_marks_are_read_together_with_the_lock(store: ServerStore, round_trips: list[list[str]]) -> None:
     await push(store, "a")
     requests = [Push([NewJob(f"b{at}", b"")], mark=Mark(f"mark {at}", b"digest", 60_000)) for at in range(20)]
     round_trips.clear()
@@ -186,7 +186,7 @@ async def test_a_step_that_fails_among_others_fails_alone(store: ServerStore) ->
     assert [count.ready for count in await store.counts([QUEUE])] == [3]
 
 
-async def test_a_listener_hears_again_after_its_session_was_ended(
+async def test_a_listener_gets_wakes_again_after_its_session_was_ended(
     store: ServerStore, store_kind: str, store_url: str, end_sessions: Callable[[], None]
 ) -> None:
     other = await open_store(store_url)
@@ -250,7 +250,7 @@ def test_a_value_of_another_kind_is_refused() -> None:
 
 
 @pytest.mark.store_kind("postgres")
-def test_a_megabyte_each_way_at_once(postgres_server: PostgresServer) -> None:
+def test_a_megabyte_in_both_directions_at_the_same_time(postgres_server: PostgresServer) -> None:
     statements = {"echo": Statement.parse("SELECT %(value)b::bytea")}
     body = bytes(range(256)) * 16_384
     with psycopg.connect(postgres_server.url, autocommit=True) as connection:

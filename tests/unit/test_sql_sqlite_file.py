@@ -73,7 +73,7 @@ async def test_a_new_file_is_made_and_opened_again(path: Path) -> None:
     await again.close()
 
 
-async def test_the_log_is_written_ahead_and_synced_in_full_unless_told_otherwise(
+async def test_the_log_is_write_ahead_and_fully_synced_by_default(
     store: SqliteStore, path: Path
 ) -> None:
     def settings(step: SqliteStep) -> tuple[str, int]:
@@ -119,7 +119,7 @@ async def test_something_that_is_no_database(path: Path) -> None:
         await SqliteStore.open(path)
 
 
-async def test_a_database_of_somebody_else(path: Path) -> None:
+async def test_a_database_of_another_program_is_refused(path: Path) -> None:
     with raw(path) as connection:
         connection.execute("CREATE TABLE photos (name TEXT)")
     with pytest.raises(StoreDamaged, match="not Duetime's: it has the tables photos"):
@@ -147,7 +147,7 @@ async def test_an_upgrade_applies_what_is_missing(
         assert database.execute("SELECT later FROM discarded").fetchall() == []
 
 
-async def test_pages_that_were_overwritten(path: Path) -> None:
+async def test_overwritten_pages_are_damage(path: Path) -> None:
     store = await SqliteStore.open(path)
     for batch in range(20):
         await push(store, *[f"{batch}-{n}" for n in range(100)], body=b"x" * 100)
@@ -187,7 +187,7 @@ async def test_a_lock_that_goes_is_only_a_wait(path: Path) -> None:
     await store.close()
 
 
-async def test_a_file_that_somebody_holds_whole_can_be_opened_when_it_is_let_go(path: Path) -> None:
+async def test_an_exclusively_locked_file_can_be_opened_after_the_lock_ends(path: Path) -> None:
     """As the first and the last connection to a file do, for a moment."""
     await (await SqliteStore.open(path)).close()
     with raw(path) as other:
@@ -217,7 +217,7 @@ async def fill_up(store: SqliteStore) -> None:
     await store._write(limit)
 
 
-async def test_a_full_file_refuses_what_has_no_room_and_nothing_else(store: SqliteStore) -> None:
+async def test_a_full_file_refuses_only_changes_that_need_room(store: SqliteStore) -> None:
     await push(store, "early")
     await fill_up(store)
     large, small = Push([NewJob("large", b"x" * 200_000)]), Push([NewJob("small", b"x")])
@@ -275,7 +275,7 @@ async def test_the_reserve_file_is_as_large_as_the_log_and_comes_again(path: Pat
     await store.close()
 
 
-async def test_pushes_that_do_not_look_at_a_large_disk_are_few(path: Path) -> None:
+async def test_most_pushes_do_not_check_a_large_disk(path: Path) -> None:
     store = await SqliteStore.open(path, reserve=64 * 1_048_576)
     assert isinstance(await push(store, "a"), Pushed)
     reserve_file(path).unlink()

@@ -141,7 +141,7 @@ async def test_each_job_is_leased_once(store: SqliteStore, path: Path) -> None:
     assert sorted(leased) == sorted(ids)
 
 
-async def test_a_push_wakes_the_other_process_and_says_what_for(store: SqliteStore, path: Path) -> None:
+async def test_a_push_wakes_the_other_process_and_names_the_queue(store: SqliteStore, path: Path) -> None:
     async with neighbour(tell_wakes, path) as other:
         assert await other.line() == "None 0"
         await push(store, "a", due_at=4_000_000_000_000)
@@ -151,7 +151,7 @@ async def test_a_push_wakes_the_other_process_and_says_what_for(store: SqliteSto
         assert await other.line() == "shop/mail 3999999999999"
 
 
-async def test_a_process_that_is_told_nothing_finds_out(store: SqliteStore, path: Path) -> None:
+async def test_a_process_without_a_notification_finds_a_push(store: SqliteStore, path: Path) -> None:
     async with neighbour(tell_wakes, path) as other:
         assert await other.line() == "None 0"
         remove(mailboxes(path))
@@ -179,7 +179,7 @@ async def test_the_mailbox_of_a_process_that_was_killed_is_removed(store: Sqlite
     assert mailboxes(path) == []
 
 
-async def test_what_was_accepted_survives_a_kill(path: Path) -> None:
+async def test_accepted_jobs_survive_a_kill(path: Path) -> None:
     async with neighbour(push_for_ever, path) as pusher:
         accepted = [await pusher.line() for _ in range(500)]
         await pusher.kill()
@@ -209,7 +209,7 @@ def make_folder(path: Path) -> None:
     path.mkdir()
 
 
-async def test_a_socket_that_says_nonsense_is_not_listened_to(store: SqliteStore, path: Path) -> None:
+async def test_nonsense_from_a_socket_is_ignored(store: SqliteStore, path: Path) -> None:
     wakes = store.wakeups()
     assert await anext(wakes) == Wake()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:

@@ -42,7 +42,7 @@ async def rows(store: SqliteStore, table: str) -> int:
     return count
 
 
-async def test_a_large_queue_is_forgotten_at_once_and_removed_bit_by_bit(
+async def test_a_large_queue_is_purged_immediately_and_its_rows_in_small_steps(
     store: SqliteStore, clock: ManualClock
 ) -> None:
     for batch in range(3):
@@ -122,7 +122,7 @@ async def test_any_text_and_any_bytes_come_back_as_they_were(store: SqliteStore,
         ("UPDATE jobs SET expires_at = 5 WHERE id = 'a'", "the reaper comes at 0 and is needed at 6"),
     ],
 )
-async def test_check_names_what_is_wrong(store: SqliteStore, change: str, problem: str) -> None:
+async def test_check_names_each_problem(store: SqliteStore, change: str, problem: str) -> None:
     await push(store, "a", "b")
     assert await store.check() == []
     await store._write(lambda step: step.connection.execute(change))

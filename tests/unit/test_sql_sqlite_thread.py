@@ -65,7 +65,7 @@ async def announcing_transactions(store: SqliteStore) -> int:
     return (await store._read_meta()).wakes
 
 
-async def test_callers_of_the_moment_share_one_transaction(store: SqliteStore) -> None:
+async def test_concurrent_callers_share_one_transaction(store: SqliteStore) -> None:
     before = await announcing_transactions(store)
     gate, held = await hold(store)
     pushes = [asyncio.create_task(push(store, "a", Queue("shop", f"q{n}"))) for n in range(20)]
@@ -187,7 +187,7 @@ async def test_a_caller_sees_what_it_has_written(store: SqliteStore) -> None:
         assert job is not None
 
 
-async def test_close_finishes_what_was_asked_for_and_refuses_the_rest(tmp_path: Path) -> None:
+async def test_close_finishes_accepted_steps_and_refuses_new_ones(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "jobs.db")
     gate, held = await hold(store)
     waiting = asyncio.create_task(push(store, "a"))
@@ -207,7 +207,7 @@ async def test_close_finishes_what_was_asked_for_and_refuses_the_rest(tmp_path: 
     await again.close()
 
 
-async def test_close_ends_those_who_listen(tmp_path: Path) -> None:
+async def test_close_ends_listeners(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "jobs.db")
     wakes, versions = store.wakeups(), store.registry.watch()
     assert await anext(wakes) == Wake()

@@ -60,7 +60,7 @@ async def looks_only_while_somebody_waits(store: Any, look_once: str, monkeypatc
         consumer.cancel()
 
 
-async def test_a_file_is_looked_at_only_while_somebody_waits(
+async def test_a_file_is_polled_only_while_a_consumer_waits(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await looks_only_while_somebody_waits(store, "_read_meta", monkeypatch)
@@ -88,7 +88,7 @@ async def test_a_check_for_due_schedules_is_no_wait(store: SqliteStore, monkeypa
             await until(lambda: monotonic() - looks[-1] > 0.5)
 
 
-async def test_a_consumer_hears_of_a_push_whose_datagram_was_lost(
+async def test_a_consumer_wakes_for_a_push_whose_datagram_was_lost(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wake_module, "AWAKE_S", LONG_S)

@@ -80,7 +80,7 @@ async def test_mariadb_shows_the_certificate_that_the_url_names(
 
 @pytest.mark.store_kind("mysql")
 @pytest.mark.parametrize("tls", ["offered", "not offered"])
-async def test_a_connection_to_mariadb_reads_no_certificates_that_nobody_asked_for(
+async def test_a_connection_to_mariadb_reads_no_unneeded_certificates(
     start_mysql: Callable[..., MysqlServer], certificate: Path, monkeypatch: pytest.MonkeyPatch, tls: str
 ) -> None:
     """All certificates of the system take a tenth of a second and megabytes for each connection."""

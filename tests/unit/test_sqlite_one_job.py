@@ -76,7 +76,7 @@ async def without_fast_paths(store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_fast_paths_do_what_the_verbs_do(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_paths_do_the_same_as_the_verbs(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first store is called in another thread, the second in its writer's thread, the third by the verbs."""
     chance, number = Random(seed), 0
     clocks = ManualClock(), ManualClock(), ManualClock()
@@ -206,7 +206,7 @@ async def test_pushes_to_a_disk_that_is_nearly_full_are_refused(tmp_path: Path) 
     await store.close()
 
 
-async def test_a_push_looks_at_a_small_disk_itself(tmp_path: Path) -> None:
+async def test_a_push_checks_a_small_disk_itself(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "jobs.db", synchronous="OFF", reserve=2**20)
     for name in ("first", "second"):  # the reserve file is as large as it may be then
         await store.push(QUEUE, [Push([NewJob(name, bytes(200_000))])])

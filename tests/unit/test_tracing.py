@@ -124,7 +124,7 @@ async def test_errors_are_named_by_their_code(engine: TracedEngine, spans: Spans
     assert (spans.one().attributes or {})["error.type"] == LeaseLost.code
 
 
-async def test_a_job_without_room_for_it_goes_without(engine: TracedEngine) -> None:
+async def test_a_job_without_room_for_a_trace_is_pushed_without(engine: TracedEngine) -> None:
     full = {str(number): "" for number in range(MAX_ATTRIBUTES)}
     await engine.push(QUEUE, [NewJob("a", b"", attributes=full), NewJob("b", b"", attributes={"traceparent": "mine"})])
     jobs = await engine.store.get(QUEUE, ["a", "b"])
@@ -192,7 +192,7 @@ def test_an_ack_and_the_next_pop_have_a_span_each(
         ]
 
 
-async def test_who_does_not_ask_for_it_gets_none(global_provider: TracerProvider, spans: Spans) -> None:
+async def test_tracing_is_off_by_default(global_provider: TracerProvider, spans: Spans) -> None:
     async with AsyncClient("memory:") as client:
         assert not isinstance(client._transport, AsyncTraced)
         await client.queue("q").push("hello")

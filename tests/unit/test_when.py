@@ -54,7 +54,7 @@ def test_a_time_is_read(text: str, when: When) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "5 moons", "1h30 2", "25:00", "13pm", "fri 9 o'clock", "9" * 70])
-def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
+def test_a_wrong_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InvalidTime, match=r"time must"):
         read_when(text, now_ms=NOW, zone=BERLIN)
 

@@ -80,7 +80,7 @@ def test_then_and_finally_run_once_when_all_is_done_and_it_is_closed(program: Pr
             batch.status()
 
 
-def test_tasks_of_a_closed_batch_add_to_it_and_nobody_else(program: Program) -> None:
+def test_only_tasks_of_a_closed_batch_add_to_it(program: Program) -> None:
     with in_memory(program.app) as box:
         with program.open() as batch:
             batch.add(program.part.step(1, more=2))
@@ -92,7 +92,7 @@ def test_tasks_of_a_closed_batch_add_to_it_and_nobody_else(program: Program) -> 
         assert program.ran == [1, 10, 11, ("then", 3, 0, 0), ("finally", 3, 0, 0)]
 
 
-def test_the_first_failure_cancels_what_waits(program: Program) -> None:
+def test_the_first_failure_cancels_waiting_jobs(program: Program) -> None:
     program.broken = {1}
     with in_memory(program.app) as box:
         with program.open() as batch:
@@ -164,7 +164,7 @@ def test_the_longest_name_of_a_queue_has_batches_that_end_and_a_longer_one_is_re
         assert ran == [("then", 0, 0, 0), ("finally", 0, 0, 0)]
 
 
-def test_two_who_change_a_batch_at_once_lose_nothing(program: Program) -> None:
+def test_concurrent_changes_of_a_batch_lose_nothing(program: Program) -> None:
     """One closes it between another's look and change."""
     with in_memory(program.app):
         batch = program.open()

@@ -15,7 +15,7 @@ from tests.worker.test_http import server
 __all__ = ["server"]
 
 
-async def test_a_worker_says_who_it_is(start: Start, url: str, sample: Any) -> None:
+async def test_a_worker_reports_its_host_and_pid(start: Start, url: str, sample: Any) -> None:
     worker = start("-c", "3", "--pool", "threads")
     prefix = counter_name("default", PREFIX)
     store = await open_store(url)

@@ -73,7 +73,7 @@ def test_a_unique_task_takes_no_if_exists(app: duetime.App) -> None:
         once.options(if_exists="replace")
 
 
-def test_a_kept_job_with_another_due_time_says_so(remind: Any) -> None:
+def test_the_answer_shows_that_a_kept_job_has_another_due_time(remind: Any) -> None:
     remind.options(id="a").at(NOON)
     same = remind.options(id="a").at(NOON)
     other = remind.options(id="a").at("2090-01-01T13:00:00Z")
@@ -131,7 +131,7 @@ def atomic(tmp_path: Path) -> Iterator[Any]:
     connections.close_all()
 
 
-def test_a_handle_says_that_its_push_waits_for_the_commit(app: duetime.App, remind: Any, atomic: Any) -> None:
+def test_a_handle_shows_that_its_push_waits_for_the_commit(app: duetime.App, remind: Any, atomic: Any) -> None:
     app.after_commit(django())
     with atomic():
         handle = remind.options(id="a").later("10m")

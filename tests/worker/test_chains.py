@@ -102,7 +102,7 @@ def test_cancelling_the_step_of_now_ends_the_chain(app: duetime.App) -> None:
         assert box.counts("default").total == 0
 
 
-def test_what_cannot_be_a_step_is_refused(app: duetime.App) -> None:
+def test_wrong_steps_are_refused(app: duetime.App) -> None:
     @app.task
     def plain(key: int) -> None: ...
 

@@ -23,7 +23,7 @@ def test_restart_and_progress(tmp_path: Path) -> None:
         assert client.send(count("other", RESTARTS)) == 0
 
 
-def test_a_task_is_paused_once_and_goes_on_at_once(tmp_path: Path) -> None:
+def test_a_task_is_paused_once_and_resumed_immediately(tmp_path: Path) -> None:
     shell = Shell(f"sqlite://{tmp_path / 'jobs.db'}", tmp_path)
     for _ in range(2):
         [paused] = shell.json("worker", "pause-task", "shop.send")
@@ -31,7 +31,7 @@ def test_a_task_is_paused_once_and_goes_on_at_once(tmp_path: Path) -> None:
     with duetime.connect(shell.url) as client:
         assert client.send(count("default", PAUSED_TASKS)) == 1
         for _ in range(2):
-            assert shell.ok("worker", "resume-task", "shop.send").out == "shop.send goes on\n"
+            assert shell.ok("worker", "resume-task", "shop.send").out == "shop.send is resumed\n"
         assert client.send(count("default", PAUSED_TASKS)) == 0
 
 
@@ -75,7 +75,7 @@ def test_a_task_is_shown_with_its_arguments(tmp_path: Path) -> None:
     assert "\u009b" not in shown
 
 
-def test_wrong_options_are_told(tmp_path: Path) -> None:
+def test_wrong_options_are_refused(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("import duetime\napp = duetime.App('memory:')\n")
     shell = Shell("", tmp_path)
     for options in (

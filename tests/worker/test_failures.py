@@ -160,7 +160,7 @@ async def test_a_job_that_kills_its_process_has_failed(start: Start, client: Any
 
 
 @pytest.mark.parametrize("pool", ["processes", "threads"])
-async def test_a_job_can_extend_its_time_and_tell_its_progress(
+async def test_a_job_can_extend_its_time_and_report_its_progress(
     start: Start, client: Any, sample: Any, pool: str
 ) -> None:
     job_id = sample.extended.delay().id

@@ -95,7 +95,7 @@ def test_a_member_that_fails_holds_the_callback_until_it_is_brought_back(app: du
         assert (handle.get(), ran) == (7, ["callback"])
 
 
-def test_a_cancelled_group_is_gone_and_says_so(app: duetime.App) -> None:
+def test_the_status_of_a_cancelled_group_is_gone(app: duetime.App) -> None:
     @app.task(result_ttl="1h")
     def part() -> None: ...
 
@@ -116,7 +116,7 @@ def test_without_a_callback_there_is_a_handle_for_each(app: duetime.App) -> None
         assert [one.get() for one in handles] == [2, 4]
 
 
-def test_what_cannot_be_a_group_is_refused(app: duetime.App) -> None:
+def test_wrong_groups_are_refused(app: duetime.App) -> None:
     @app.task
     def part(key: str) -> None: ...
 

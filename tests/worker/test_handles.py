@@ -54,7 +54,7 @@ async def test_the_twins_do_the_same_inside_a_loop(app: duetime.App) -> None:
     await app.close_async()
 
 
-def test_a_result_comes_back_as_what_it_was(app: duetime.App) -> None:
+def test_a_result_comes_back_with_its_type(app: duetime.App) -> None:
     @app.task(result_ttl="1h")
     def price(cents: int) -> Price:
         return Price(cents, datetime(2030, 1, 1, tzinfo=UTC))
@@ -79,7 +79,7 @@ def test_a_result_comes_back_as_what_it_was(app: duetime.App) -> None:
             nothing.delay().get()
 
 
-def test_an_error_comes_back_with_its_type_and_text(app: duetime.App) -> None:
+def test_an_exception_comes_back_with_its_type_and_text(app: duetime.App) -> None:
     @app.task(tries=1, result_ttl="1h")
     def fail(text: str) -> None:
         raise LookupError(text)

@@ -14,7 +14,7 @@ def says(worker: Started, word: str) -> bool:
 
 
 @pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
-async def test_a_queue_that_nobody_pushes_to_is_named(start: Start) -> None:
+async def test_a_worker_names_a_queue_that_gets_no_pushes(start: Start) -> None:
     worker = start("--queue", "maill")
     await until(lambda: says(worker, "queues_unused"))
     assert "maill" in worker.err.read_text()

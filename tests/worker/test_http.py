@@ -20,7 +20,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         yield served.api
 
 
-async def test_a_worker_on_a_server_does_what_one_on_a_store_does(start: Start, server: str) -> None:
+async def test_a_worker_on_a_server_works_as_on_a_store(start: Start, server: str) -> None:
     with duetime.connect(server) as client:
         queue = client.queue("default")
         worker = start("-c", "2", "--pool", "processes", at=server)

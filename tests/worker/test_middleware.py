@@ -208,7 +208,7 @@ def test_after_some_exceptions_the_others_wait(app: duetime.App) -> None:
         assert box.counts("default").dead == 2
 
 
-def test_jobs_that_nobody_wants_are_skipped(app: duetime.App) -> None:
+def test_jobs_are_skipped_by_a_condition(app: duetime.App) -> None:
     gone = {17}
 
     @app.task(middleware=[skip_if(lambda job: job.arguments["user"] in gone)])
@@ -254,7 +254,7 @@ class EngineCaller:
         return await call.run(self._engine)
 
 
-async def test_a_hung_run_frees_no_lock_that_another_has_taken_over(app: duetime.App) -> None:
+async def test_a_hung_run_frees_no_lock_that_another_run_holds(app: duetime.App) -> None:
     clock, queue, alone = ManualClock(), check_queue("default", "charge"), without_overlapping()
     charge = app.task(name="charge", queue="charge")(lambda: None)
     async with Engine(MemoryStore(clock)) as engine:
@@ -365,7 +365,7 @@ def test_unique_until_start_keeps_the_one_that_waits(app: duetime.App) -> None:
         assert sorted(ran) == [1, 1, 1, 2]
 
 
-def test_encrypted_arguments_are_read_by_those_who_have_the_key(app: duetime.App) -> None:
+def test_encrypted_arguments_are_readable_with_the_key(app: duetime.App) -> None:
     old, new = Fernet.generate_key(), Fernet.generate_key()
     ran: list[str] = []
 

@@ -89,7 +89,7 @@ async def written(store: MemoryStore, number: int, lines: list[str], *, parts: i
         await store.registry.increment(counter_name("default", name), 1, life_ms=60_000)
 
 
-async def test_the_last_whole_writing_counts() -> None:
+async def test_the_last_complete_write_counts() -> None:
     store = MemoryStore()
     long = [f"{number} / é {'x' * 90}" for number in range(19)]
     assert len(output_names(MAIL, "j", 1, long)) == 4

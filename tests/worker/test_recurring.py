@@ -142,7 +142,7 @@ async def test_a_crash_between_push_and_putting_back_runs_nothing_twice(tmp_path
 
 
 @pytest.mark.parametrize(("missed", "count"), [("last", 1), ("all", 3), ("none", 0)])
-async def test_runs_that_nobody_was_there_for(tmp_path: Path, clock: ManualClock, missed: str, count: int) -> None:
+async def test_runs_that_were_missed_while_no_worker_ran(tmp_path: Path, clock: ManualClock, missed: str, count: int) -> None:
     async with program(f"sqlite://{tmp_path}/jobs.db", clock, missed=missed) as one:
         await one.scheduler.plant()
         await due_now(one)
@@ -286,7 +286,7 @@ async def test_a_tick_that_cannot_be_read_is_replaced_or_a_dead_letter(tmp_path:
         assert [job.id for job in (await ticks.dead.list_jobs()).jobs] == ["stranger"]
 
 
-def test_what_cannot_recur(tmp_path: Path) -> None:
+def test_wrong_recurring_tasks_are_refused(tmp_path: Path) -> None:
     app = duetime.App(f"sqlite://{tmp_path}/jobs.db")
     with pytest.raises(InvalidRequest, match="must have a default"):
 

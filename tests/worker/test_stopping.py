@@ -94,7 +94,7 @@ async def test_a_second_signal_gives_jobs_back(
 
 
 @pytest.mark.parametrize("pool", ["processes", "threads"])
-async def test_a_running_job_is_told_that_its_worker_wants_to_stop(
+async def test_a_running_job_sees_that_its_worker_wants_to_stop(
     start: Start, client: Any, sample: Any, pool: str
 ) -> None:
     ids = {sample.polite.delay("a").id, sample.polite_gently.delay("b").id}
@@ -205,7 +205,7 @@ def test_a_program_that_cannot_be_loaded(start: Start, tmp_path: Path) -> None:
         load_app("json:dumps")
 
 
-async def test_what_a_task_pushes_is_run_too(start: Start, sample: Any) -> None:
+async def test_jobs_that_a_task_pushes_run_too(start: Start, sample: Any) -> None:
     sample.pushes.delay("nested")
 
     for pool in ("processes", "threads"):

@@ -293,7 +293,7 @@ def test_listeners_may_add_fields_to_the_payload(app: duetime.App) -> None:
     assert (fields["tags"], fields["job"]) == (["mail"], "send")
 
 
-def test_a_preview_is_short_and_whole() -> None:
+def test_a_preview_is_short_and_complete_text() -> None:
     payload = Payload(displayName="send", name="send", data=msgspec.Raw(b'{"text":"' + b"x" * 200 + b'"}'), uuid="")
     shown = describe(write(payload))
     assert shown is not None
@@ -324,7 +324,7 @@ def test_a_unique_task_is_pushed_once_while_it_waits_or_runs(app: duetime.App) -
         assert index.delay(1).event is Event.ACCEPTED
 
 
-def test_a_dead_or_old_job_does_not_stand_in_the_way(app: duetime.App) -> None:
+def test_a_dead_or_old_job_does_not_block_a_unique_push(app: duetime.App) -> None:
     @app.task(name="index", unique_for="1h")
     def index(page: int) -> None: ...
 
@@ -349,7 +349,7 @@ def test_a_dead_or_old_job_does_not_stand_in_the_way(app: duetime.App) -> None:
 # --- what is wrong
 
 
-def test_mistakes_are_told_when_they_are_made(app: duetime.App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_refused_when_they_are_made(app: duetime.App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DUETIME_URL", raising=False)
     with pytest.raises(InvalidSettings, match="DUETIME_URL"):
         duetime.App()

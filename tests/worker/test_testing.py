@@ -70,7 +70,7 @@ def test_pushes_are_kept_and_can_be_asked_for() -> None:
     assert SENT == []
 
 
-def test_what_is_due_runs_when_it_is_due() -> None:
+def test_jobs_run_when_they_are_due() -> None:
     with in_memory(app) as box:
         send.later("10m", "ann")
         assert box.run() == []
@@ -83,7 +83,7 @@ def test_what_is_due_runs_when_it_is_due() -> None:
         assert box.counts("mail").total == 0
 
 
-def test_time_starts_and_goes_where_the_test_says() -> None:
+def test_the_test_sets_the_time() -> None:
     with in_memory(app, now="2030-01-01T00:00:00Z") as box:
         send.at(datetime(2030, 1, 2, tzinfo=UTC), "ann")
         box.travel_to("2030-01-02T00:00:00Z")
@@ -133,7 +133,7 @@ def test_arguments_that_do_not_fit_are_refused_as_ever() -> None:
         box.assert_nothing_pushed()
 
 
-def test_inline_runs_at_once_and_raises() -> None:
+def test_inline_runs_immediately_and_raises() -> None:
     with inline(app):
         send.delay("ann")
         send.later("10m", "bob")

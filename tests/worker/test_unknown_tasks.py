@@ -34,7 +34,7 @@ async def test_a_worker_of_an_older_version_costs_no_job_a_try(
     assert sorted(note["key"] for note in newer.noted("ran")) == list(range(100))
 
 
-async def test_a_job_that_nobody_knows_waits_longer_each_time(
+async def test_a_job_of_an_unknown_task_waits_longer_each_time(
     start: Start, client: duetime.Client, sample: Any
 ) -> None:
     job_id = sample.work.options(tries=1).delay(1).id

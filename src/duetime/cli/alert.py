@@ -127,7 +127,7 @@ def list_alerts(target: Target) -> None:
         answer.document(shown)
         return
     now = SystemClock().now_ms()
-    for address in shown["addresses"] or ("nobody: add one with `duetime alert add ADDRESS`",):
+    for address in shown["addresses"] or ("none: add one with `duetime alert add ADDRESS`",):
         answer.console.print(f"recipient {safe(address)}")
     for name, address in shown["channels"].items():
         answer.console.print(f"channel   {safe(name)}: {safe(address)}")

@@ -147,7 +147,7 @@ class Story:
         time.sleep(seconds * self._time.scale)
 
 
-# --- how it looks
+# --- drawing
 
 
 def draw_chart(timeline: Timeline, *, width: int, until_s: float) -> RenderableType:
@@ -199,7 +199,7 @@ class Screen:
         width = max(20, min(80, self._console.width - 14))
         lines = [line_of(moment) for moment in self._timeline.seen()]
         if not self.finished:
-            # What happens now must stay in sight; at the end the whole story scrolls by.
+            # The latest lines must stay visible; at the end all are printed.
             lines = lines[-max(1, self._console.height - 10) :]
         chart = draw_chart(self._timeline, width=width, until_s=self._timeline.now_s())
         return Group(Text("A queue, three jobs, twenty seconds", style="bold"), Text(""), chart, Text(""), *lines)

@@ -62,9 +62,9 @@ def doctor(
         seen[finding.grade] += 1
         _show(answer, finding)
     if seen[Grade.FAIL]:
-        raise NotWell(f"{seen[Grade.FAIL]} failed, {seen[Grade.WARN]} to look at, {seen[Grade.OK]} fine")
+        raise NotWell(f"{seen[Grade.FAIL]} failed, {seen[Grade.WARN]} warnings, {seen[Grade.OK]} fine")
     if not target.json:
-        answer.console.print(f"\n{seen[Grade.OK]} fine, {seen[Grade.WARN]} to look at")
+        answer.console.print(f"\n{seen[Grade.OK]} fine, {seen[Grade.WARN]} warnings")
 
 
 def _show(answer: Answer, finding: Finding) -> None:

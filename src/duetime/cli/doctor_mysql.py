@@ -1,4 +1,4 @@
-"""What the doctor asks a MariaDB or MySQL: does it keep what it is given, and may we do our work?
+"""What the doctor asks a MariaDB or MySQL: does it keep jobs durably, and does this user have the rights?
 
 Only reads, and makes no tables. Each finding that is not ok comes with the statement that fixes it.
 """
@@ -200,7 +200,7 @@ def _user(cursor: Any) -> str:
 
 
 class MysqlTables:
-    """What is to be said about the tables of a store. Names of ours are asked for one by one: tables of other programs
+    """The findings about the tables of a store. Our tables are looked up one by one: tables of other programs
     may be in the same database, and the server does not list tables on which this user has no right at all."""
 
     def __init__(self, cursor: Any, address: MysqlAddress) -> None:
@@ -209,7 +209,7 @@ class MysqlTables:
         self._ours = sorted(address.prefix + name for name in tables_of_schema("mysql"))
         self._listed = _names(cursor)
         # Without the backslash an underscore would match any letter. All rights are named, because the server would
-        # no longer look at those that were granted for the name without backslashes.
+        # ignore those that were granted for the name without backslashes.
         pattern = re.sub(r"([_%])", r"\\\1", address.database)
         self._facts = {"database": address.database, "database_pattern": pattern, "me": _user(cursor)}
 
@@ -246,7 +246,7 @@ class MysqlTables:
         return self._judge(ABSENT if self._may_make_tables() else ABSENT_FOR_GOOD)
 
     def _may_make_tables(self) -> bool:
-        """Tries statements that need the rights of migrations and cannot succeed: what they read is not there."""
+        """Tries statements that need the rights of migrations and cannot succeed: the tables that they read do not exist."""
         name, absent = (f"`duetime_doctor_{secrets.token_hex(8)}`" for _ in range(2))
         tries = (
             f"CREATE TABLE {name} LIKE {absent}",

@@ -1,4 +1,4 @@
-"""What the doctor asks a PostgreSQL: does it keep what it is given, may we do our work, and does it clean up behind us?
+"""What the doctor asks a PostgreSQL: does it keep jobs durably, does this user have the rights, and does it vacuum?
 
 Only reads, and makes no tables. Each finding that is not ok comes with the statement that fixes it.
 """
@@ -129,7 +129,7 @@ SERVER = (
              why=KEEPS_DEAD_ROWS, fix="SELECT pg_terminate_backend({pid})"),
         warn("the prepared transaction {gid} is open", when=lambda f: "gid" in f, why=KEEPS_DEAD_ROWS,
              fix="ROLLBACK PREPARED '{gid}'"),
-        warn("nobody uses the replication slot {slot_name}", when=lambda f: "slot_name" in f,
+        warn("the replication slot {slot_name} is unused", when=lambda f: "slot_name" in f,
              why=f"{KEEPS_DEAD_ROWS}, and its log fills the disk",
              fix="SELECT pg_drop_replication_slot('{slot_name}')"),
         warn("transactions of other users are not visible to this user", when=lambda f: not f["sees_all"],
@@ -165,7 +165,7 @@ TABLE = (
              fix='ALTER TABLE "{schema}"."{name}" SET (autovacuum_enabled = true)')),
     Check("postgres.bloat",
         warn('"{schema}"."{name}" has {dead:,} dead rows and {live:,} live ones',
-             when=lambda f: f["dead"] > max(MANY_DEAD, f["live"]), why="each look at the queue reads over them",
+             when=lambda f: f["dead"] > max(MANY_DEAD, f["live"]), why="each query of the queue reads over them",
              fix='VACUUM (ANALYZE) "{schema}"."{name}"')),
 )
 TABLES_FINE = Check("postgres.tables", ok("the tables in {schema} are ours to use, and are kept clean"))

@@ -1,4 +1,4 @@
-"""What the doctor asks a Redis: does it keep what it is given, and does it say no instead of throwing jobs away?
+"""What the doctor asks a Redis: does it keep jobs durably, and does it refuse writes instead of evicting jobs?
 
 Reads CONFIG and INFO of every primary (one server, the one that Sentinels name, or all of a Cluster), and tries the
 channels on which processes wake each other. Nothing is written.
@@ -24,7 +24,7 @@ TOO_MUCH_MEMORY = 0.95
 
 CHANNELS = ("dt:wake", "dt:registry")
 PROBE = "duetime/doctor 32503680000000"
-"""A wake for a queue that nobody waits for, in the year 3000."""
+"""A wake for a queue without consumers, in the year 3000."""
 
 NO_EVICTION = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"
 APPEND_ONLY = "CONFIG SET appendonly yes, and the same in redis.conf"
@@ -84,7 +84,7 @@ CHECKS = (
     Check("redis.last_writes",
         fail("{name} could not {failed_write}", when=lambda f: "failed_write" in f,
              why="what it holds now does not survive a restart, and it may refuse pushes until it can",
-             fix="look into Redis's log; most often its disk is full or memory is missing for the fork"),
+             fix="read Redis's log; most often its disk is full or memory is missing for the fork"),
         ok("{name} wrote to its disk without error"),
         rows=lambda f: [{"failed_write": words} for key, words in WRITES.items() if f.get(key, "ok") != "ok"]),
     Check("redis.replicas",
@@ -98,7 +98,7 @@ CHECKS = (
              when=lambda f: f["refusal"],
              why="waiting consumers are not woken: jobs come up to a second late, changed settings too",
              fix=f"ACL SETUSER <user> &{' &'.join(CHANNELS)} +publish +subscribe (its keys need ~dt:*)"),
-        ok("{name} lets this user announce and hear what is due")),
+        ok("{name} lets this user publish and subscribe to wakes")),
 )
 # fmt: on
 
@@ -150,7 +150,7 @@ def _config(client: Any) -> Facts | None:
 
 
 def _refusal(client: Any) -> str:
-    """Why this user may not announce or hear what is due; empty if it may."""
+    """Why this user may not publish or subscribe to wakes; empty if it may."""
     try:
         with client.pubsub() as listener:
             listener.subscribe(*CHANNELS)

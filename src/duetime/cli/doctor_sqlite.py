@@ -1,4 +1,4 @@
-"""What the doctor looks at around a SQLite store: the file, its settings, the disk it lies on.
+"""What the doctor checks of a SQLite store: the file, its settings, the disk it lies on.
 
 Read only, and before the store is opened: opening would create the file and switch its journal mode.
 """
@@ -87,7 +87,7 @@ CHECKS = (
 
 def sqlite_file(url: str) -> Path:
     path = unquote(urlsplit(url).path)
-    # To POSIX two leading slashes are not one; to everybody who writes a URL they are.
+    # POSIX distinguishes two leading slashes from one; people who write a URL do not.
     return Path("/" + path.lstrip("/") if path.startswith("/") else path).absolute()
 
 

@@ -80,7 +80,7 @@ PROGRAMS_WITHOUT_JOURNAL = Check("journal.programs",
 ALERT_MAIL = Check("alerts.mail",
     warn("alerts cannot be mailed to {mails}: no mail server is set",
          when=lambda f: f["mails"] and not f["mail_server"],
-         why="nobody is notified when a pool is down, space runs out or jobs fail",
+         why="no notification is sent when a pool is down, space runs out or jobs fail",
          fix="duetime alert mail-server --host HOST --from ADDRESS, then duetime alert test"),
     ok("a mail server is set for the recipients of alerts", when=lambda f: f["mails"]))
 DEEP = Check("store.check",
@@ -97,7 +97,7 @@ SERVER_ERRORS = (
         fail("{url} answers with an error: {error.message}",
              when=lambda f: not isinstance(f["error"], Unauthorized | Forbidden),
              why="it may not be a Duetime server, or one that is not well",
-             fix="check the address; look into the server's log")),
+             fix="check the address; read the server's log")),
     Check("server.token",
         fail("{url} refuses the token: {error.message}",
              when=lambda f: isinstance(f["error"], Unauthorized | Forbidden),
@@ -203,7 +203,7 @@ def examine_server(target: Target, *, deep: bool) -> Iterator[Finding]:
     facts = {"url": mask(target.address), "namespace": target.space, "deep": deep}
     try:
         with target.connect() as client:
-            queue = client.queue("doctor")  # only looked at, which does not create it
+            queue = client.queue("doctor")  # only read, which does not create it
             queue.status()
             before_ms, started = time.time_ns() / 1_000_000, time.perf_counter()
             now = queue.status().counts.now

@@ -210,7 +210,7 @@ def job_columns(jobs: Sequence[Job], state: StateWord | None) -> dict[str, list[
 
 
 def last_line(error: str) -> str:
-    """The line of a traceback that says what happened; the others say where."""
+    """The line of a traceback that has the error; the others have the place."""
     return next((line for line in reversed(error.splitlines()) if line.strip()), "")
 
 

@@ -123,7 +123,7 @@ class Answer:
         self.console.print(table)
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Asks before something is lost. Without a terminal nobody can answer, so `--yes` is needed."""
+        """Asks before something is lost. Without a terminal `--yes` is needed, because nobody can answer."""
         if yes:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -146,7 +146,7 @@ def note(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-# --- what a thing looks like in JSON
+# --- documents for --json
 
 
 def queue_document(queue: Queue) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def error_document(error: DuetimeError) -> dict[str, Any]:
     return {"error": {"code": error.code, "message": error.message, "fields": error.fields}}
 
 
-# --- what a thing looks like to people
+# --- texts for people
 
 
 def safe(text: str) -> str:

@@ -25,7 +25,7 @@ from duetime.cli.output import note
 from duetime.model.humanise import span
 
 LINE_EVERY_S = 10.0
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 
 
 class ProgressDisplay:
@@ -71,17 +71,17 @@ class ProgressDisplay:
             return
         ended, what = threading.Event(), self.what
 
-        def look() -> None:
+        def poll() -> None:
             phase, before, seen = what, 0, 0
-            while not ended.wait(LOOK_EVERY_S):
+            while not ended.wait(POLL_EVERY_S):
                 last, seen = seen, stages.count()
                 if self.what != phase:
-                    # The phase began after the last look, so what was counted since then is its own.
+                    # The phase began after the last poll, so the rows since then are its own.
                     phase, before = self.what, last
                 if seen > before:
                     self.advance_to(min(seen - before, self.total or seen))
 
-        thread = threading.Thread(target=look, name="duetime-progress", daemon=True)
+        thread = threading.Thread(target=poll, name="duetime-progress", daemon=True)
         thread.start()
         try:
             yield
@@ -91,7 +91,7 @@ class ProgressDisplay:
 
 
 class StageRows:
-    """How many rows the stages have gone through that ran since the first look, from Spark's own books."""
+    """Counts the rows of the stages that ran since the first poll, from Spark's own status store."""
 
     def __init__(self, tracker: Any, store: Any) -> None:
         self._tracker, self._store = tracker, store
@@ -109,7 +109,7 @@ class StageRows:
     def count(self) -> int:
         active = set[int](self._tracker.getActiveStageIds())
         known = max(self._rows, default=min(active, default=0) - 1)
-        # Short stages begin and end between two looks; their numbers are between those of the others.
+        # Short stages begin and end between two polls; their numbers are between those of the others.
         for stage in {*active, *self._running, *range(known + 1, max(active, default=known) + 1)}:
             self._rows[stage] = max(self._rows.get(stage, 0), self._rows_of(stage))
         self._running = active

@@ -1,8 +1,8 @@
 """`push --file`: many jobs from a file of JSON lines.
 
 Lines go out in calls of 500 jobs or 4 MiB. A call whose jobs are all fine costs one step; when one of them is refused
-the call is repeated job by job, so that a bad line never takes its neighbours with it. What is wrong with a line is
-said on standard error as soon as it is known; the sums come at the end, on standard output.
+the call is repeated job by job, so that a bad line never takes its neighbours with it. The error of a line is
+printed on standard error as soon as it is known; the sums come at the end, on standard output.
 """
 
 import sys
@@ -48,7 +48,7 @@ class LinesRefused(DuetimeError):
 
 @dataclass
 class LoadCounts:
-    """What became of the lines so far."""
+    """Counts the lines by outcome."""
 
     accepted: int = 0
     kept: int = 0

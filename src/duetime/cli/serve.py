@@ -121,7 +121,7 @@ def _make_folder(url: str) -> None:
 
 
 def announce(started: "Started") -> None:
-    """A few lines for the person who started it: what is where, what is unsafe, what to try."""
+    """A few lines for a person: addresses, warnings, examples to try."""
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(Text.assemble(("Duetime ", "bold"), (__version__, "bold"), " is ready"))
     for label, value in _facts(started):

@@ -1,4 +1,4 @@
-"""A worker process of `duetime serve --workers N`, started by its supervisor and by nobody else."""
+"""A worker process of `duetime serve --workers N`, which only its supervisor starts."""
 
 import logging
 import sys

@@ -50,7 +50,7 @@ _AGES_MS = sorted({unit * factor for unit in _UNITS_MS for factor in (1, 2, 5, 1
 
 @dataclass(frozen=True)
 class TopLine:
-    """A queue at one instant. Rates are None until there were two looks."""
+    """A queue at one instant. Rates are None until there were two samples."""
 
     status: QueueStatus
     late_ms: int | None
@@ -80,7 +80,7 @@ class QueueSampler:
         self._only = frozenset(only)
         self._history: dict[Queue, deque[Counts]] = {}
 
-    def look(self, room: int | None = None) -> TopFrame:
+    def sample(self, room: int | None = None) -> TopFrame:
         """`room`: how many queues can be shown; if there are more, the busiest are."""
         statuses = [one for one in self._client.queues() if not self._only or one.queue.name in self._only]
         for status in statuses:
@@ -99,13 +99,13 @@ class QueueSampler:
         return TopLine(status, late, coming, going)
 
 
-def flow(looks: Sequence[Counts]) -> tuple[float | None, float | None]:
-    """Jobs per second that at least came in and went out, over the given looks."""
-    elapsed_ms = looks[-1].now - looks[0].now
-    if len(looks) < 2 or elapsed_ms <= 0:
+def flow(samples: Sequence[Counts]) -> tuple[float | None, float | None]:
+    """Jobs per second that at least came in and went out, over the given samples."""
+    elapsed_ms = samples[-1].now - samples[0].now
+    if len(samples) < 2 or elapsed_ms <= 0:
         return None, None
     # What expired has left the other counts without being finished by anyone; it went out all the same.
-    changes = [after.total - before.total for before, after in itertools.pairwise(looks)]
+    changes = [after.total - before.total for before, after in itertools.pairwise(samples)]
     seconds = elapsed_ms / 1000
     return sum(max(0, change) for change in changes) / seconds, sum(max(0, -change) for change in changes) / seconds
 
@@ -131,7 +131,7 @@ def _first_bucket(queue: QueueClient, edges: Sequence[int]) -> tuple[int, int] |
     return None
 
 
-# --- how it looks
+# --- drawing
 
 
 def draw(frame: TopFrame, target: Target, problem: str = "") -> RenderableType:
@@ -278,7 +278,7 @@ def top(
         for _, foreign in bridges:
             stack.callback(foreign.close)
         sampler = QueueSampler(client, queues or (), bridges)
-        frame = sampler.look()
+        frame = sampler.sample()
         answer = target.answer
         if once or target.json or not sys.stdout.isatty():
             _stream(sampler, frame, target, answer, pause_s=0 if once else interval_ms / 1000)
@@ -299,7 +299,7 @@ def _stream(sampler: QueueSampler, frame: TopFrame, target: Target, answer: Answ
             time.sleep(pause_s)
         except KeyboardInterrupt:
             return
-        frame = sampler.look()
+        frame = sampler.sample()
 
 
 def _watch(sampler: QueueSampler, frame: TopFrame, target: Target, pause_s: float) -> None:
@@ -312,7 +312,7 @@ def _watch(sampler: QueueSampler, frame: TopFrame, target: Target, pause_s: floa
                 if wants_to_leave(pause_s, keyboard=keyboard):
                     return
                 try:
-                    frame, problem = sampler.look(max(1, console.height - FRAME_LINES)), ""
+                    frame, problem = sampler.sample(max(1, console.height - FRAME_LINES)), ""
                 except StoreUnavailable as error:
                     # What was last seen stays on the screen, with the reason why it is old.
                     problem = f"no answer since {rfc3339(frame.now)}: {error.message}"

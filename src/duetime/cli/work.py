@@ -155,7 +155,7 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _load(place: str) -> App:
-    """What goes wrong while the program is imported is the program's, and shown as Python shows it."""
+    """An error while the program is imported is shown with its traceback."""
     try:
         return load_app(place)
     except DuetimeError:
@@ -166,7 +166,7 @@ def _load(place: str) -> App:
 
 
 RELOADED = "_DUETIME_RELOADED"
-LOOK_S = 0.5
+CHECK_EVERY_S = 0.5
 STOP_S = 30
 SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
@@ -185,7 +185,7 @@ def run_reloading(folder: Path) -> int:
     seen = snapshot(folder)
     child = _start()
     while not stopping:
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_EVERY_S)
         now = snapshot(folder)
         if now != seen:
             changed = sorted(str(path.relative_to(folder)) for path, _ in now.items() ^ seen.items())

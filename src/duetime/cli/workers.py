@@ -86,7 +86,7 @@ def _set_paused(task: str, target: Target, *, paused: bool) -> None:
             client.send(count(target.space, name, by))
             client.send(count(target.space, PAUSED_TASKS, by))
     document = {"namespace": target.space, "task": task, "paused": paused}
-    target.answer.show(document, f"{task} {'is paused' if paused else 'goes on'}")
+    target.answer.show(document, f"{task} {'is paused' if paused else 'is resumed'}")
 
 
 @takes_options

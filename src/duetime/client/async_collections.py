@@ -26,7 +26,7 @@ from duetime.model.names import check_id
 from duetime.stores.base import QueueRules
 
 UNLIMITED_TRIES = 0
-LOOK_EVERY_S = 0.05
+POLL_EVERY_S = 0.05
 
 
 class AsyncTaken(AsyncLeasedJob):
@@ -367,7 +367,7 @@ class AsyncBlockingQueue(AsyncCollection, AsyncListeners):
                         return job.queue.name, value
             if time.monotonic() >= deadline:
                 return None
-            await sleep(LOOK_EVERY_S)
+            await sleep(POLL_EVERY_S)
 
     async def move(self, name: str, count: int = 1) -> int:
         """Move the next values to the end of another queue. Returns their number. Each is added there before it is

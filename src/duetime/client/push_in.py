@@ -4,8 +4,8 @@
         connection.execute("UPDATE orders SET paid = true WHERE id = 7")
         duetime.push_in(connection, "mail", [{"order": 7}], delay="10m")
 
-For the database in which Duetime keeps its jobs. The jobs are written to the table `outbox`, which the servers look
-at every second: one of them moves the jobs into their queue and records them in its journal, then consumers get them.
+For the database in which Duetime keeps its jobs. The jobs are written to the table `outbox`, which the servers
+poll every second: one of them moves the jobs into their queue and records them in its journal, then consumers get them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -80,7 +80,7 @@ def resume(namespace: str, name: str) -> Call[ScheduleOut]:
 
 
 def run_due(runner: ScheduleRunner, namespace: str) -> Call[float | None]:
-    """Push the runs that are due; answers the seconds until the next look. A server does it by itself, so that the
+    """Push the runs that are due; answers the seconds until the next check. A server does it by itself, so that the
     answer over HTTP is None.
     """
     return Call(lambda: Request("GET", f"/v1/namespaces/{quote(namespace, safe='')}"), lambda _: None, runner.run_once)

@@ -2,7 +2,7 @@
 
 `pack` binds a call to the signature and writes one object with an entry per argument that was given; it reads the
 result back by the hints immediately, so that a wrong argument is refused in the producer and not hours later in a
-worker. `unpack` turns such an object into a call. Whatever msgspec knows fits: dataclasses, Structs, TypedDicts,
+worker. `unpack` turns such an object into a call. Every type that msgspec knows fits: dataclasses, Structs, TypedDicts,
 datetime, UUID, Decimal, enums, bytes, containers of these; and Pydantic models, by their own rules. Arguments without
 a hint are plain JSON.
 """
@@ -20,7 +20,7 @@ Kind = inspect.Parameter
 
 
 class PreviousResult:
-    """Stands for the result of the step before in a chain; arguments with it are checked when that is known."""
+    """Represents the result of the previous step in a chain; arguments with it are checked when that is known."""
 
     def __repr__(self) -> str:
         return "PREVIOUS"

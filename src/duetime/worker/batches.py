@@ -4,7 +4,7 @@
         send.options(queue=batch.queue).bulk([("ann",), ("bob",)], delay="1h")
 
 A batch is a queue of its own, so its progress is that queue's exact counts and totals, however jobs were pushed: tasks,
-`bulk`, a load by Spark. Workers of the queue that it was opened for run its jobs, too. What else there is to know about
+`bulk`, a load by Spark. Workers of the queue that it was opened for run its jobs, too. Everything else about
 a batch (closed, cancelled, what to run at its end) is the body of one job, its keeper, which `batch_keeper.py`
 checks. A change of the body replaces the job, with a mark made of the `born` of the one that was read.
 """
@@ -283,7 +283,7 @@ class TaskBatch:
                     Mark(f"/batch/{self.id}~{job.born}", digest, MARK_LIFE_MS),
                 )
             except MarkMismatch:
-                continue  # somebody else has changed what was seen
+                continue  # another process has changed it since it was read
             return
         raise Conflict(f"{self.id} cannot be changed, because others change it all the time; try again")
 
@@ -394,7 +394,7 @@ CHECK_MS = 900
 CALM_CHECK_MS = 5_000
 """The pause between two checks of a batch in which nothing runs or is due, or that has nothing but dead letters."""
 REFUSED_MS = 5_000
-"""The pause before what was refused is tried again."""
+"""The pause before a refused change is tried again."""
 TTR_S = 30
 MOST = 100
 """Batches that one worker serves, and keepers that it checks in a second."""
@@ -451,7 +451,7 @@ class BatchKeeper:
         for delivery in await self._app.send_async(call):
             try:
                 acted = await self._handle(delivery) or acted
-            except LeaseLost:  # somebody has changed the batch meanwhile; its new keeper is due
+            except LeaseLost:  # the batch was changed meanwhile; its new keeper is due
                 acted = True
             except NOT_JSON as error:
                 await self._app.send_async(kill(delivery, f"this is no batch: {error}"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from duetime.worker.task import Task
 
 INFIX = ".batch-"
-"""Stands between the queue and the rest in the name of a batch."""
+"""Separates the queue from the rest in the name of a batch."""
 PROGRESS = "progress"
 EXTEND = "extend"
 OUTPUT = "output"

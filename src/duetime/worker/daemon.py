@@ -101,8 +101,8 @@ def work(app: App, options: WorkerOptions) -> int:
 @dataclass
 class ConcurrencyScaler:
     """How many jobs a worker runs at a time, between two bounds. One number serves all queues of a worker, because each
-    of its slots runs jobs of any of them. Late jobs while all slots are busy ask for more slots; slots that nobody
-    needs for `calm_s` go.
+    of its slots runs jobs of any of them. Late jobs while all slots are busy ask for more slots; slots that are
+    not needed for `calm_s` go.
     """
 
     least: int
@@ -291,7 +291,7 @@ class Worker:
             self.stop("interrupted")
 
     def _suspend(self, by: str) -> None:
-        """Take no new jobs until everybody who paused this worker, by signal or by counter, resumes it."""
+        """Take no new jobs until all that paused this worker, a signal or the counter, have resumed it."""
         if not self._paused_by:
             self._jobs.events.notify_worker(TaskEvent("pausing"))
             self._stop_fetching()

@@ -57,7 +57,7 @@ class ThreadLoop:
     def run_around(
         self, outer: Callable[[Callable[[], Awaitable[Any]]], Coroutine[Any, Any, Any]], inner: Callable[[], Any]
     ) -> Any:
-        """Run a coroutine that awaits a plain function. The loop stands still while the function runs, so the function
+        """Run a coroutine that awaits a plain function. The loop is stopped while the function runs, so the function
         may run a loop of its own.
         """
         loop = self._ready().get_loop()

@@ -295,7 +295,7 @@ def write_word(number: int, word: str, value: Any) -> bytes:
 
 
 def read_answer(message: bytes) -> tuple[int, Outcome | None, tuple[str, Any] | None]:
-    """The number of a job, how the job ended (None: it still runs), and what its task said about it, if anything."""
+    """The number of a job, how the job ended (None: it still runs), and what its task reported, if anything."""
     parts: list[Any] = _any.decode(message)
     if len(parts) == 4:
         parts = _any.decode(_unspill(parts[1]))

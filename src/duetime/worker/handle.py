@@ -90,10 +90,10 @@ class TaskHandle(Generic[R]):
         self._asked_at = asked_at
 
     def __repr__(self) -> str:
-        said: str = self.event if self.is_pushed else "not pushed yet"
+        state: str = self.event if self.is_pushed else "not pushed yet"
         if self.reason == "waiting" and not self.is_due_as_asked:
-            said += f", due at {rfc3339(self.due_at)}"
-        return f"<{self._task.name} {self.queue}/{self.id} {said}>"
+            state += f", due at {rfc3339(self.due_at)}"
+        return f"<{self._task.name} {self.queue}/{self.id} {state}>"
 
     @property
     def app(self) -> "App":

@@ -260,8 +260,8 @@ class HeldJobs:
         self.events.notify("attempted", run)
 
     def lease_lost(self, run: Run) -> None:
-        """A running job lost its lease: it was cancelled or replaced, or the store was away for too long. Nobody waits
-        for it any more, so its time is over.
+        """A running job lost its lease: it was cancelled or replaced, or the store was away for too long. Its
+        result is not wanted any more, so its time is over.
         """
         run.lost = True
         self.events.notify("lease_lost", run)
@@ -280,8 +280,8 @@ class HeldJobs:
 
     async def write_progress(self) -> None:
         """The progress that tasks reported since the last call; the latest report wins."""
-        said, self._progress = self._progress, {}
-        for run in said.values():
+        reports, self._progress = self._progress, {}
+        for run in reports.values():
             queue, job_id = run.delivery.lease.queue, run.delivery.lease.id
             name = progress_name(queue, job_id)
             try:

@@ -336,7 +336,7 @@ LOCKS = "duetime.locks"
 LIFE_MS = 7 * DAY_MS
 """The longest that a lock is held, and that one is kept whose holder died and whose key nobody asks for again."""
 FREE_MS = 120_000
-"""The life of a free lock, and of the marks: longer than what somebody has seen of a lock can be worth anything."""
+"""The life of a free lock, and of the marks: longer than any read of a lock stays relevant."""
 SEEN_S = 30
 """A lock that was seen longer ago is not replaced."""
 CHECKS = 5
@@ -400,7 +400,7 @@ class OverlapLock:
         return False
 
     async def release(self) -> None:
-        """Free the lock if this delivery still owns it. The mark alone cannot tell: a run that hung may come here long
+        """Free the lock if this delivery still owns it. The mark alone cannot show that: a run that hung may come here long
         after another one took the lock over, when the mark of the takeover has ended.
         """
         try:
@@ -419,7 +419,7 @@ class OverlapLock:
         return await is_leased(self._job, queue, holder.id, holder.born, holder.attempt)
 
     async def _replace(self, born: int, new: NewJob) -> bool:
-        """Put a new lock in the place of the one that was born then; False if somebody else has."""
+        """Put a new lock in the place of the one that was born then; False if another run has."""
         mark = Mark(f"/lock/{self._name}~{born}", new.body or b"free", FREE_MS)
         try:
             pushed = await ask(self._job, push(self._queue, [new], IfExists.REPLACE, mark))

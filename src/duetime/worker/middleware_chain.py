@@ -4,7 +4,7 @@ A middleware is a callable `(job, call)`: `call()` runs what is inside it, and i
 It may raise what a task may raise (Cancel, Postpone, Retry, Fail), and need not call at all. It is plain or async; both
 work around plain and async tasks in every pool. Around an async task, a plain one gets an awaitable from `call()` and
 returns it; one that wants to do something after the run is async. Around a plain task, an async one is run by a loop
-that stands still while the task runs.
+that is stopped while the task runs.
 
 A middleware that is an object may have two more methods. `pushing(job)` sees each job before it is pushed (a
 PendingJob) and may change it; `opening(job)` sees it before everything else in a run (a CurrentJob). With a `hash_key`

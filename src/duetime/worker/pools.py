@@ -56,7 +56,7 @@ log = logging.getLogger("duetime.worker")
 STUCK_S = 0.03
 """A job that runs for longer than this keeps none waiting behind it."""
 CLOSE_S = 5.0
-HEAR = 256
+MESSAGES_PER_TURN = 256
 """Messages of one process that are read before the others get their turn."""
 DIED = "duetime.ProcessDied"
 
@@ -170,7 +170,7 @@ class ProcessPool:
         self._host.began(run)
 
     def _hear(self, child: PoolChild) -> None:
-        for _ in range(HEAR):
+        for _ in range(MESSAGES_PER_TURN):
             try:
                 message = child.sock.recv(BUFFER)
             except OSError:
@@ -294,7 +294,7 @@ class ProcessPool:
                 self._fork_server.kill(child.number, signal.SIGKILL)
             else:
                 self._end(child)
-        if self._children and not self._fork_server_lost:  # without the fork server nobody reports their ends
+        if self._children and not self._fork_server_lost:  # without the fork server their ends are not reported
             try:
                 async with asyncio.timeout(CLOSE_S):
                     await self._all_gone.wait()
@@ -455,7 +455,7 @@ class LocalPool:
             try:
                 self._loop.call_soon_threadsafe(self._run_posted)
             except RuntimeError:
-                return  # the loop is closed: nobody is waiting for this any more
+                return  # the loop is closed: nothing waits for this any more
 
     def _run_posted(self) -> None:
         self._is_posted = False

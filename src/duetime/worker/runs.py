@@ -55,7 +55,7 @@ class Failure(Struct, frozen=True, array_like=True):
 
 
 class Outcome(Struct, frozen=True, array_like=True, gc=False):
-    """`result` is what a task returned, as JSON, if somebody wants it."""
+    """`result` is the return value of a task as JSON, if it is wanted."""
 
     ended: Ended
     failure: Failure | None = None
@@ -232,11 +232,11 @@ class WorkerPool(Protocol):
         ...
 
     def check_memory(self, limit_mb: float) -> None:
-        """Called about every second: replace what has grown too large."""
+        """Called about every second: replace processes that have grown too large."""
         ...
 
     def warn(self) -> None:
-        """Let what runs know that the worker wants to stop; `current_job().stopping` says so."""
+        """Let running jobs know that the worker wants to stop; `current_job().stopping` says so."""
         ...
 
     async def close(self, *, force: bool) -> None:

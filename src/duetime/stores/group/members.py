@@ -4,7 +4,7 @@ Each member's registry holds a record of the layouts under which jobs were pushe
 different settings while they are restarted one after the other, so a process reads the records again every second
 and never forgets a layout that it has seen. It writes down its own layout wherever that is missing.
 
-A layout also changes when somebody lets a member drain while the servers run (stores/registry.py).
+A layout also changes when an operator drains a member while the servers run (stores/registry.py).
 """
 
 import asyncio

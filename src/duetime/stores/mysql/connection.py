@@ -112,7 +112,7 @@ _UNAVAILABLE = (
 )
 
 _UNVERIFIED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""For TLS where the server offers it, and nothing is said about its certificate."""
+"""For TLS where the server offers it, if the URL does not mention its certificate."""
 _UNVERIFIED.check_hostname = False
 _UNVERIFIED.verify_mode = ssl.CERT_NONE
 

@@ -1,7 +1,7 @@
 """The store on MariaDB and MySQL. Each step locks its queue's row first, as on PostgreSQL.
 
 MariaDB and MySQL have no NOTIFY, so announcements are rows of a table. Each process reads the new ones every 20 ms
-while somebody waits in it, and else once a second, with one seek on a connection of its own.
+while a caller waits in it, and else once a second, with one seek on a connection of its own.
 """
 
 import asyncio

@@ -89,7 +89,7 @@ _UNAVAILABLE = (
     "3D",  # no such database
     "42501",  # a missing grant
     "53",  # out of memory, too many connections
-    "57",  # the server stops, or somebody ended our statement or session
+    "57",  # the server stops, or an administrator ended our statement or session
     "58",  # the server's disk
 )
 
@@ -253,7 +253,7 @@ def pending(address: PostgresAddress) -> list[Migration]:
 
 def _migrate(connection: Connection, address: PostgresAddress) -> None:
     connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"duetime {address.table('')}",))
-    # Somebody who reads the view in a transaction and leaves it open must not keep a server from starting in silence.
+    # A reader that leaves its transaction on the view open must not silently keep a server from starting.
     connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_S * 1000:.0f}ms",))
     (schema,) = connection.execute("SELECT to_regnamespace(%s)", (f'"{address.schema}"',)).fetchone() or (None,)
     if schema is None:

@@ -62,7 +62,7 @@ Record = tuple[int, int, int, int, int, int, int, int]
 
 
 class QueueState(NamedTuple):
-    """The running values of a queue; lua/modules/keys.lua says what they mean."""
+    """The running values of a queue; lua/modules/keys.lua explains them."""
 
     floor: int = 0
     latest: int = 0

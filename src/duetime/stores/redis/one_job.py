@@ -1,7 +1,7 @@
 """The single-job calls (`base.OneJob`) of one Redis, and the short scripts that they run.
 
 The scripts `push_one`, `reserve_one`, `ack_one` and `next_one` leave the same bytes behind as the general scripts. They
-decline queues with rules, other priorities, attributes or errors; such a queue is served by the general scripts for a
+decline queues with rules, other priorities, attributes or errors; these queues use the general scripts for a
 while (`FastPathBackoff`).
 """
 

@@ -518,8 +518,8 @@ class RedisStore:
             self._version = _info(server).get("redis_version", "")
         now = read_time(time, self._clock)
         used, limit = (int(_info(memory).get(name, 0)) for name in ("used_memory", "maxmemory"))
-        said = _persistence(_info(persistence))
-        return StoreInfo("redis", self._version, epoch.decode(), now, used, limit, persistence=said)
+        kept_by = _persistence(_info(persistence))
+        return StoreInfo("redis", self._version, epoch.decode(), now, used, limit, persistence=kept_by)
 
     async def check(self) -> Sequence[str]:
         problems: list[str] = []
@@ -662,7 +662,7 @@ def _read_totals(now: int, flat: Sequence[bytes]) -> QueueTotals:
 
 
 def _persistence(info: Mapping[str, str]) -> str:
-    """What INFO says; how often snapshots are made is known to CONFIG alone, which many servers forbid."""
+    """Persistence by INFO. Only CONFIG, which many servers forbid, knows how often snapshots are made."""
     if info.get("aof_enabled") != "1":
         return "snapshots at most, no append-only file"
     failed = info.get("aof_last_write_status", "ok") != "ok"

@@ -222,7 +222,7 @@ class ServerStep(Step):
 
     @abstractmethod
     def _insert_queue(self, names: Mapping[str, object]) -> bool:
-        """Make a queue's row. Returns False if somebody else was faster."""
+        """Make a queue's row. Returns False if another process was faster."""
 
     def new_queue_id(self) -> int:
         return self.fetch_one("new_queue_id")[0]

@@ -1,6 +1,6 @@
 """A step: one transaction (or one part of it) as the verbs and the views see it.
 
-A dialect derives its own `Step`, which says how a named statement runs, how lists and rows are passed, and what is
+A dialect derives its own `Step`, which defines how a named statement runs, how lists and rows are passed, and what is
 locked. The functions below the class read and write rows the same way for every dialect.
 """
 
@@ -25,7 +25,7 @@ TOTALS = Totals.__struct_fields__
 Command = tuple[str, Mapping[str, object]]
 """The name of a query, and its parameters."""
 StoredMark = tuple[bytes, bytes]
-"""The digest of a mark's request, and what was answered then."""
+"""The digest of a mark's request, and its answer."""
 
 
 class QueueNumbers(NamedTuple):
@@ -38,7 +38,7 @@ class QueueNumbers(NamedTuple):
 
 
 class Step(ABC):
-    """What an operation sees: named statements, the store's now, and the fields for what is to be announced.
+    """What an operation sees: named statements, the store's now, and the announcements for after the commit.
 
     Parameters that are lists (of ids, of leases) are converted to what the dialect needs.
     """

@@ -102,7 +102,7 @@ class DatabaseLink(ABC):
         return self.is_transient(error)
 
     def is_read_only(self, error: Exception) -> bool:
-        """Returns whether the server accepts no writes from anybody."""
+        """Returns whether the server is read-only."""
         return False
 
     def is_full(self, error: Exception) -> bool:

@@ -1,7 +1,7 @@
-"""The hubs that hand wakes and versions of the registry to the listeners in this process, and to other processes.
+"""The hubs pass wakes and versions of the registry to the listeners in this process, and to other processes.
 
 Each dialect derives its hub, which receives what other processes announce. A hub that polls does so often only while
-somebody waits. A reserve that found no job shows that, a call of `results`, and a call of `heads` with `waiting`,
+a caller waits. A reserve that found no job shows that, a call of `results`, and a call of `heads` with `waiting`,
 which the engine makes every second for queues with waiting consumers.
 """
 
@@ -30,7 +30,7 @@ IDLE_POLL_S = 1.0
 
 
 class WakeHub(ABC):
-    """Hands wakes and versions to the listeners in this process. Belongs to one event loop; idle without listeners."""
+    """Passes wakes and versions to the listeners in this process. Belongs to one event loop; idle without listeners."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -44,12 +44,12 @@ class WakeHub(ABC):
         self._poll_now = asyncio.Event()
 
     def keep_awake(self) -> None:
-        """Somebody waits, or begins to."""
+        """A caller waits, or begins to."""
         self._awake_until = self._loop.time() + AWAKE_S
         self._poll_now.set()
 
     async def _rest(self, pause_s: float) -> None:
-        """Pause before the next poll: `pause_s` while somebody waits, else a second, or less if somebody begins to."""
+        """Pause before the next poll: `pause_s` while a caller waits, else a second, or less if one begins to."""
         if self._loop.time() < self._awake_until:
             await asyncio.sleep(pause_s)
             return
@@ -64,7 +64,7 @@ class WakeHub(ABC):
 
     @abstractmethod
     def _stop(self) -> None:
-        """Called when nobody listens any more. Idempotent."""
+        """Called when there are no listeners any more. Idempotent."""
 
     async def wakes(self) -> AsyncIterator[Wake]:
         async with self._listening():
@@ -178,7 +178,7 @@ class AnnouncingHub(WakeHub):
 
     @abstractmethod
     async def _listen(self) -> None:
-        """Hand what other processes post to `_receive`, until cancelled. Begins with the `_deliver` of a `Wake()`."""
+        """Pass the posts of other processes to `_receive`, until cancelled. Begins with the `_deliver` of a `Wake()`."""
 
     # --- sending
 
@@ -247,7 +247,7 @@ class AnnouncingHub(WakeHub):
         try:
             announcement = _decode(payload)
         except msgspec.MsgspecError:
-            return False  # anybody may post
+            return False  # any database user may post
         if announcement.sender == self._own:
             return True
         self._see_version(announcement.registry_version)

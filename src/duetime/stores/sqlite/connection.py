@@ -314,7 +314,7 @@ class ForkGuard:
 
 
 class CommitWatch:
-    """Tells whether a connection has committed something. It takes microseconds and waits for no transaction, so it is
+    """Returns whether a connection has committed something. It takes microseconds and waits for no transaction, so it is
     called in the event loop.
     """
 

@@ -331,8 +331,8 @@ class SqliteStore(SqlStore):
 
     def _describe(self, step: Step) -> StoreInfo:
         epoch, disk = _read_meta(step).epoch, shutil.disk_usage(self._path.parent)
-        used, said = disk.total - disk.free, f"every commit, synchronous={self._synchronous}"
-        return StoreInfo("sqlite", sqlite3.sqlite_version, epoch, step.now, used, disk.total, persistence=said)
+        used, kept_by = disk.total - disk.free, f"every commit, synchronous={self._synchronous}"
+        return StoreInfo("sqlite", sqlite3.sqlite_version, epoch, step.now, used, disk.total, persistence=kept_by)
 
     async def check(self) -> Sequence[str]:
         """The rows are checked only if SQLite finds the file itself sound."""

@@ -1,5 +1,5 @@
 -- The tables of a store, and migration 1, which makes them.
--- `dt.name` stands for the table with the prefix of the store's URL. MySQL calls the collation utf8mb4_0900_bin.
+-- `dt.name` represents the table with the prefix of the store's URL. MySQL calls the collation utf8mb4_0900_bin.
 -- Instants are epoch milliseconds, flags 0 or 1, and an instant of 0 means none. Texts compare by code point.
 
 -- Made before the first migration begins. `applied_at` is 0 while a migration is under way.
@@ -190,7 +190,7 @@ CREATE TABLE dt.outbox (
 -- Jobs for people with a client or a BI tool; no statement of the store reads it. Times are in the time zone of the
 -- session. Id, queue and the last five columns are those of Laravel's table `jobs`, with its unix seconds; but its
 -- reserved_at is when a job was taken, and here it is when the lease ends. from_unixtime ends in January 2038; what is
--- later is added to it. Times that nobody can have meant are shown as 1970 or as the end of 9999, less the day that a
+-- later is added to it. Impossible times are shown as 1970 or as the end of 9999, less the day that a
 -- time zone may add. The payload is null for a body that is no UTF-8: text of such a body has other bytes. It goes
 -- through utf16, because the server's utf8mb4 takes halves of surrogate pairs, which no client can read.
 CREATE VIEW dt.readable_jobs AS

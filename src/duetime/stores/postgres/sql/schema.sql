@@ -1,5 +1,5 @@
 -- The tables of a store, and migration 1, which makes them.
--- `dt.name` and `dt_name` stand for the schema and the prefix of the store's URL.
+-- `dt.name` and `dt_name` represent the schema and the prefix of the store's URL.
 -- Instants are epoch milliseconds, flags 0 or 1, and an instant of 0 means none. Texts compare by code point.
 
 -- One row: what the whole store knows about itself.
