@@ -278,9 +278,7 @@ async def test_a_paused_queue_is_reaped_all_the_same(store: Store, clock: Manual
     ]
 
 
-async def test_a_limit_holds_over_all_queues_and_the_answer_reports_more(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_a_limit_holds_over_all_queues_and_the_answer_reports_more(store: Store, clock: ManualClock) -> None:
     for queue in (QUEUE, OTHER):
         await push(store, *[job(f"{n}", ttl="1s") for n in range(5)], *[job(f"l{n}") for n in range(5)], queue=queue)
         await reserve_some(store, 3, ttr="1s", queue=queue)

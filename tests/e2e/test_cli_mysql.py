@@ -170,9 +170,7 @@ def test_the_grant_for_the_first_start_can_be_pasted(
         mysql_server.administer("DROP DATABASE `un_der`")
 
 
-def test_hidden_tables_are_reported(
-    fresh_url: str, guest_url: str, mysql_server: MysqlServer, tmp_path: Path
-) -> None:
+def test_hidden_tables_are_reported(fresh_url: str, guest_url: str, mysql_server: MysqlServer, tmp_path: Path) -> None:
     mysql_server.administer("CREATE TABLE fresh.orders (id int)", f"GRANT SELECT ON fresh.orders TO {GUEST}")
     guest = Shell(guest_url, tmp_path)
     for _ in range(2):

@@ -118,7 +118,9 @@ def test_wrong_arguments_are_a_usage_error(shell: Shell) -> None:
     assert shell.run("push", "no/slash", "x").code == 2
 
 
-def test_the_error_of_a_lost_connection_says_which_lines_are_done(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_lost_connection_says_which_lines_are_done(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "jobs.jsonl").write_text('{"body": "x"}\n' * 1200)
     send, sent = Client.send, []
 

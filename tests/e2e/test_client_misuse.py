@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 import duetime
+from duetime.client.topics import Topics
 from duetime.model.errors import InvalidId, InvalidRequest, InvalidSettings, InvalidTime
-from duetime.model.job import Event, IfExists, NewJob, State
+from duetime.model.job import Event, IfExists, Moved, NewJob, State
 from duetime.stores.base import RulesChange
+from duetime.stores.finishes import Finish
 from tests.plugins.serving import serving
 
 Misuse = Callable[[Any], object]
@@ -108,6 +110,34 @@ def test_a_mistake_is_refused_and_nothing_is_pushed(
     assert queue.counts().total == 0
 
 
+@pytest.mark.parametrize("kind", [iter, set])
+def test_leases_and_finishes_of_any_collection_are_settled(client: duetime.Client, kind: Any) -> None:
+    queue = client.queue("generators")
+    queue.bulk(["a", "b", "c", "d"])
+    jobs = queue.reserve(limit=4)
+    assert all(isinstance(answer, Moved) for answer in queue.ack(kind(jobs[:2])))
+    if kind is iter:  # a Finish cannot be in a set
+        assert len(queue.finish(kind([Finish(job.lease) for job in jobs[2:]]))) == 2
+        assert queue.counts().leased == 0
+    queue.purge()
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda client: client.schedules.put("n", queue="q", every="1h", task="shop.send", arguments=5),
+        lambda client: client.schedules.put("n", queue="q", every="1h", task="shop.send", arguments=["to"]),
+        lambda client: Topics(client).add_job("t", object()),
+        lambda client: Topics(client).test("t", {"a": math.nan}),
+        lambda client: Topics(client).add(5, "http://127.0.0.1:1/"),
+        lambda client: Topics(client).get(None),
+    ],
+)
+def test_wrong_schedules_and_topics_are_refused(client: duetime.Client, misuse: Misuse) -> None:
+    with pytest.raises(InvalidRequest):
+        misuse(client)
+
+
 def test_a_list_of_queues_is_no_text(client: duetime.Client) -> None:
     with pytest.raises(InvalidRequest, match="queues must be a list, got 'mail'"):
         client.reserve("mail")
@@ -137,6 +167,14 @@ def test_the_error_of_a_job_is_text(client: duetime.Client, settle: str) -> None
 def test_a_name_that_no_queue_can_have(client: duetime.Client, name: Any) -> None:
     with pytest.raises(duetime.InvalidName):
         client.queue(name)
+
+
+@pytest.mark.parametrize("option", [{"token": 5}, {"journal": 5}])
+@pytest.mark.parametrize("url", ["memory:", "http://127.0.0.1:1"])
+def test_a_wrong_option_of_a_client_is_refused_before_it_is_used(url: str, option: Any) -> None:
+    for opened in (duetime.connect, duetime.connect_async, duetime.App):
+        with pytest.raises(InvalidSettings, match="must be text, got int"):
+            opened(url, **option)
 
 
 @pytest.mark.parametrize("url", [None, 5, b"memory:"])

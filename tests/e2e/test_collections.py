@@ -165,6 +165,22 @@ def test_a_delayed_value_with_a_ttl_is_gone_after_it(client: duetime.Client) -> 
         (lambda c: D.ReliableQueue(c, "bad").add_listener("gone", print), InvalidRequest, "event must be one of"),
         (lambda c: D.ReliableQueue(c, "bad").get([]), InvalidId, "must be text"),
         (lambda c: D.ReliableQueue(c, "bad").acknowledge(None), InvalidRequest, "leased job must be"),
+        (
+            lambda c: D.ReliableQueue(c, "bad", QueueSettings(processing_mode="serial")),  # type: ignore[arg-type]
+            InvalidRequest,
+            "processing_mode must be parallel or sequential, got 'serial'",
+        ),
+        (
+            lambda c: D.ReliableQueue(c, "bad").add("x", deduplicate_by="body"),
+            InvalidRequest,
+            "deduplicate_by must be id or hash, got 'body'",
+        ),
+        (lambda c: D.ReliableQueue(c, "bad").add_listener("added", 5), InvalidRequest, "listener must be a function"),
+        (lambda c: D.ReliableFanout(c).subscribe("bad", only=5), InvalidRequest, "only must be a function"),
+        (lambda c: BlockingQueue(c, "bad", codec=5), InvalidRequest, "encode of the codec must be a function"),
+        (lambda c: BlockingQueue(c, "bad").subscribe(5), InvalidRequest, "consumer must be a function"),
+        (lambda c: BlockingQueue(c, "bad").subscribe(print, ttr="soon"), duetime.InvalidTime, "soon"),
+        (lambda c: BlockingQueue(c, "bad").add_listener("added", 5), InvalidRequest, "listener must be a function"),
     ],
 )
 def test_a_mistake_is_refused_and_adds_nothing(

@@ -194,7 +194,9 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_systemd_is_notified(start_server: StartServer, tmp_path: Path, systemd: socket.socket, workers: str) -> None:
+async def test_systemd_is_notified(
+    start_server: StartServer, tmp_path: Path, systemd: socket.socket, workers: str
+) -> None:
     server = start_server("--workers", workers, NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="2000000")
     heard: list[str] = []  # the socket holds ten states, and nobody reads before the server is up
 

@@ -38,9 +38,7 @@ def calls(store: FaultyStore) -> Counter[str]:
 @pytest.mark.parametrize("even", [True, False], ids=["even", "uneven"])
 @pytest.mark.parametrize(("consumers", "shared", "jobs"), [(40, 2, 10), (60, 10, 30), (20, 2, 2)])
 @virtual_time
-async def test_consumers_without_a_job_make_no_calls(
-    consumers: int, shared: int, jobs: int, even: bool
-) -> None:
+async def test_consumers_without_a_job_make_no_calls(consumers: int, shared: int, jobs: int, even: bool) -> None:
     store, names = slow_store(even=even), queues(shared)
     async with Engine(store) as engine:
         waits = [asyncio.create_task(engine.reserve(names, wait_ms=LONG_MS)) for _ in range(consumers)]

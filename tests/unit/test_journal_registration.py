@@ -54,9 +54,7 @@ async def test_a_node_is_known_before_its_first_event_and_signs_off_with_its_las
 
 
 @pytest.mark.parametrize("verb", ["push", "reserve"])
-async def test_only_a_program_that_may_change_something_is_a_node(
-    tmp_path: Path, verb: str
-) -> None:
+async def test_only_a_program_that_may_change_something_is_a_node(tmp_path: Path, verb: str) -> None:
     url = f"sqlite://{tmp_path}/jobs.db"
     store = await open_store(url)
     await begin_journaling(store, "default")
@@ -75,7 +73,9 @@ async def test_only_a_program_that_may_change_something_is_a_node(
     await store.close()
 
 
-async def test_living_nodes_register_all_nodes_in_a_wiped_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_living_nodes_register_all_nodes_in_a_wiped_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal, "HEARTBEAT_S", 0.01)
     store = MemoryStore()
     await register(store, "killed-for-good")

@@ -222,9 +222,7 @@ async def test_a_body_is_text_only_if_the_text_has_the_same_bytes(store: Store, 
 # --- locks
 
 
-async def test_a_locked_queue_fails_alone(
-    url: str, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_locked_queue_fails_alone(url: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "MAX_TRIES", 1)
     monkeypatch.setitem(postgres_connection._SESSION, "lock_timeout", "500ms")
     store = await open_store(url)

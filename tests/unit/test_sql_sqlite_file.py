@@ -73,9 +73,7 @@ async def test_a_new_file_is_made_and_opened_again(path: Path) -> None:
     await again.close()
 
 
-async def test_the_log_is_write_ahead_and_fully_synced_by_default(
-    store: SqliteStore, path: Path
-) -> None:
+async def test_the_log_is_write_ahead_and_fully_synced_by_default(store: SqliteStore, path: Path) -> None:
     def settings(step: SqliteStep) -> tuple[str, int]:
         (mode,) = step.connection.execute("PRAGMA journal_mode").fetchone()
         (synchronous,) = step.connection.execute("PRAGMA synchronous").fetchone()

@@ -12,7 +12,17 @@ import duetime
 from duetime.model.backoff import Exponential
 from duetime.model.errors import InvalidId, InvalidRequest, InvalidSettings, InvalidTime
 from duetime.model.job import NewJob
-from duetime.testing import in_memory
+from duetime.testing import in_memory, inline
+from duetime.worker.middleware import (
+    context,
+    debounce,
+    encrypted,
+    rate_limit,
+    skip_if,
+    throttle_exceptions,
+    unique_until_start,
+    without_overlapping,
+)
 from tests.worker.conftest import Start
 
 
@@ -151,12 +161,50 @@ def test_only_a_step_is_part_of_a_chain_a_group_or_a_batch(wrong: Any) -> None:
         (lambda app: app.progress("mail", 5), InvalidId),
         (lambda app: app.batch(5), InvalidRequest),
         (lambda app: app.batch("news").open().shift(None), InvalidTime),
+        (lambda app: app.task(job).step("too many"), InvalidRequest),
+        (lambda app: app.task(job).step(unknown=1), InvalidRequest),
     ],
 )
 def test_wrong_types_are_refused_where_they_are_given(misuse: Callable[[Any], object], kind: type[Exception]) -> None:
     with duetime.App("memory:") as app, pytest.raises(kind) as caught:
         misuse(app)
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda: rate_limit("5", per="1s"),  # type: ignore[arg-type]
+        lambda: rate_limit(2.5, per="1s"),  # type: ignore[arg-type]
+        lambda: rate_limit(0, per="1s"),
+        lambda: rate_limit(5, per=0),
+        lambda: rate_limit(5, per="1s", key="account"),  # type: ignore[arg-type]
+        lambda: throttle_exceptions(0, per="1m"),
+        lambda: throttle_exceptions(3, per="0"),
+        lambda: without_overlapping(key="account"),  # type: ignore[arg-type]
+        lambda: debounce("1s", key="account"),  # type: ignore[arg-type]
+        lambda: unique_until_start("1h", key="account"),  # type: ignore[arg-type]
+        lambda: skip_if(True),  # type: ignore[arg-type]
+        lambda: context("trace"),  # type: ignore[arg-type]
+        lambda: encrypted("too short"),
+        lambda: encrypted(5),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_options_of_middleware_are_refused_where_it_is_made(misuse: Callable[[], object]) -> None:
+    with pytest.raises(InvalidRequest, match=r"must be"):
+        misuse()
+
+
+@pytest.mark.parametrize(("done", "total"), [(float("nan"), 100), (float("inf"), 100), ("5", 100), (1, 0), (1, None)])
+def test_a_wrong_progress_is_refused(done: Any, total: Any) -> None:
+    app = duetime.App("memory:")
+
+    @app.task
+    def report() -> None:
+        duetime.current_job().progress(done, total)
+
+    with pytest.raises(InvalidRequest, match="progress"), inline(app):
+        report.delay()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a worker does if nobody says."""
+"""The defaults of a worker's options, and wrong options."""
 
 import os
 
@@ -35,7 +35,15 @@ def test_the_queues_of_all_tasks_the_apps_own_first() -> None:
     assert queues_of(app.tasks.values(), app.default_queue) == ("main", "mail")
 
 
-def test_options_that_cannot_be() -> None:
-    for wrong in ({"queues": ()}, {"concurrency": 0}, {"lease_s": 0.5}):
+def test_wrong_options_are_refused() -> None:
+    for wrong in (
+        {"queues": ()},
+        {"concurrency": 0},
+        {"lease_s": 0.5},
+        {"tries": -1},
+        {"max_jobs": -1},
+        {"memory_mb": -1.0},
+        {"memory_mb": float("nan")},
+    ):
         with pytest.raises(InvalidSettings):
             WorkerOptions(**{"queues": ("a",), "pool": PoolKind.THREADS, "concurrency": 1, **wrong})

@@ -142,7 +142,9 @@ async def test_a_crash_between_push_and_putting_back_runs_nothing_twice(tmp_path
 
 
 @pytest.mark.parametrize(("missed", "count"), [("last", 1), ("all", 3), ("none", 0)])
-async def test_runs_that_were_missed_while_no_worker_ran(tmp_path: Path, clock: ManualClock, missed: str, count: int) -> None:
+async def test_runs_that_were_missed_while_no_worker_ran(
+    tmp_path: Path, clock: ManualClock, missed: str, count: int
+) -> None:
     async with program(f"sqlite://{tmp_path}/jobs.db", clock, missed=missed) as one:
         await one.scheduler.plant()
         await due_now(one)

@@ -246,7 +246,7 @@ class MysqlTables:
         return self._judge(ABSENT if self._may_make_tables() else ABSENT_FOR_GOOD)
 
     def _may_make_tables(self) -> bool:
-        """Tries statements that need the rights of migrations and cannot succeed: the tables that they read do not exist."""
+        """Tries statements that need the rights of migrations and cannot succeed: they read missing tables."""
         name, absent = (f"`duetime_doctor_{secrets.token_hex(8)}`" for _ in range(2))
         tries = (
             f"CREATE TABLE {name} LIKE {absent}",

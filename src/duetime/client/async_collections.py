@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from duetime.client.async_client import AsyncClient, AsyncLeasedJob, AsyncQueueClient
 from duetime.client.checks import items
-from duetime.client.collection_base import TTR_S, AsyncListeners, AsyncOnly, Codec, JsonCodec
+from duetime.client.collection_base import TTR_S, AsyncListeners, AsyncOnly, Codec, JsonCodec, check_codec
 from duetime.model.backoff import Outage
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import InvalidRequest, JobNotFound, StoreUnavailable
@@ -59,7 +59,7 @@ class AsyncCollection(AsyncOnly):
         super().__init__()
         self._client = client
         self._queue: AsyncQueueClient = client.queue(name)
-        self._codec = codec or JsonCodec()
+        self._codec = JsonCodec() if codec is None else check_codec(codec)
 
     async def _offer(self, value: Any, delay_ms: int, job_id: str | None, ttl_ms: int = 0) -> str:
         job_id = self._client.make_id() if job_id is None else check_id(job_id)

@@ -212,7 +212,8 @@ def reserve(namespace: str, queues: Sequence[Queue], limit: int, ttr: Duration, 
 
 def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
     """One answer per lease: what happened, LeaseLost, or None where the job was gone already."""
-    held = [lease_of(one) for one in checks.items("leases", leases)]
+    leases = list(checks.items("leases", leases))
+    held = [lease_of(one) for one in leases]
 
     async def run(engine: "Engine") -> list[Result]:
         return list(await engine.ack(held))
@@ -232,7 +233,8 @@ def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
 
 def finish(queue: Queue, finishes: Sequence[Finish]) -> Call[list[Finished | DuetimeError | None]]:
     """One answer per finish: what happened, LeaseLost or another refusal, or None where the job was gone already."""
-    for one in checks.items("finishes", finishes):
+    finishes = list(checks.items("finishes", finishes))
+    for one in finishes:
         checks.instance("each of the finishes", one, Finish)
 
     def parse(reply: bytes) -> list[Finished | DuetimeError | None]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from duetime.client.call import Call
 from duetime.client.calls import ClientLeases
+from duetime.client.checks import check_callable
 from duetime.client.job_building import encode_json
 from duetime.consumer.held_leases import Answer, HeldLeases
 from duetime.duties import run_duty
@@ -48,6 +49,12 @@ class JsonCodec:
         return json.loads(data)
 
 
+def check_codec(codec: Codec) -> Codec:
+    for name in ("encode", "decode"):
+        check_callable(f"{name} of the codec", getattr(codec, name, None))
+    return codec
+
+
 class AsyncListeners:
     """Functions to call with each value that is added or removed."""
 
@@ -58,6 +65,7 @@ class AsyncListeners:
         """Call `listener` with every value that is added or removed through this object. A taken value is removed when
         it is acknowledged.
         """
+        check_callable("listener", listener)
         self._of(event).append(listener)
 
     def remove_listener(self, event: ListenerEvent, listener: Callable[[Any], None]) -> None:
@@ -135,13 +143,15 @@ class Subscription:
     def __init__(
         self, client: "Client", queue: "BlockingQueue", consumer: Callable[[Any], None], ttr: Duration
     ) -> None:
+        check_callable("consumer", consumer)
+        ttr_ms = duration_ms(ttr)
         self._client = client
         self._queue = queue
         self._consumer = consumer
         self._ttr = ttr
         self._closed = threading.Event()
         self._loop = asyncio.new_event_loop()
-        self._leases = HeldLeases(lambda: ClientLeases(self._send), duration_ms(ttr), self._loop.create_task)
+        self._leases = HeldLeases(lambda: ClientLeases(self._send), ttr_ms, self._loop.create_task)
         self._renewal = self._loop.create_task(run_duty(self._leases))
         self._thread = threading.Thread(target=self._run, name="duetime subscription", daemon=True)
         self._thread.start()

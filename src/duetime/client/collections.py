@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from duetime.client.checks import items
 from duetime.client.client import Client, LeasedJob, QueueClient
-from duetime.client.collection_base import TTR_S, BlockingOnly, Codec, JsonCodec, Listeners
+from duetime.client.collection_base import TTR_S, BlockingOnly, Codec, JsonCodec, Listeners, check_codec
 from duetime.model.backoff import Outage
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import InvalidRequest, JobNotFound, StoreUnavailable
@@ -27,7 +27,7 @@ from duetime.model.names import check_id
 from duetime.stores.base import QueueRules
 
 UNLIMITED_TRIES = 0
-LOOK_EVERY_S = 0.05
+POLL_EVERY_S = 0.05
 
 
 class Taken(LeasedJob):
@@ -60,7 +60,7 @@ class Collection(BlockingOnly):
         super().__init__()
         self._client = client
         self._queue: QueueClient = client.queue(name)
-        self._codec = codec or JsonCodec()
+        self._codec = JsonCodec() if codec is None else check_codec(codec)
 
     def _offer(self, value: Any, delay_ms: int, job_id: str | None, ttl_ms: int = 0) -> str:
         job_id = self._client.make_id() if job_id is None else check_id(job_id)
@@ -366,7 +366,7 @@ class BlockingQueue(Collection, Listeners):
                         return job.queue.name, value
             if time.monotonic() >= deadline:
                 return None
-            sleep(LOOK_EVERY_S)
+            sleep(POLL_EVERY_S)
 
     def move(self, name: str, count: int = 1) -> int:
         """Move the next values to the end of another queue. Returns their number. Each is added there before it is

@@ -150,6 +150,9 @@ class ReliableQueue(Collection):
         check_whole("max_message_size", settings.max_message_size, 0, MAX_BODY)
         for duration in (settings.visibility, settings.time_to_live, settings.delay):
             duration_ms(duration)
+        if settings.processing_mode not in list(ProcessingMode):
+            words = " or ".join(ProcessingMode)
+            raise InvalidRequest(f"processing_mode must be {words}, got {settings.processing_mode!r:.40}")
         rules = self._queue.configure(RulesChange(max_jobs=settings.max_size, max_body=settings.max_message_size))
         self._settings = settings
         self._notify(QueueEvent.CONFIGURED, settings)
@@ -251,7 +254,7 @@ class ReliableQueue(Collection):
         ttr = self._settings.visibility if visibility is None else visibility
         check_whole("count", count, 1, sys.maxsize)
         self._counters["polls"] += 1
-        sequential = self._settings.processing_mode is ProcessingMode.SEQUENTIAL
+        sequential = self._settings.processing_mode == ProcessingMode.SEQUENTIAL
         jobs = self._alone(ttr, timeout) if sequential else self._parked(count, ttr, timeout)
         found = [self._message(job) for job in jobs]
         self._note("polled", QueueEvent.POLLED, [message.id for message in found])
@@ -382,6 +385,7 @@ class ReliableQueue(Collection):
 
     def add_listener(self, event: QueueEvent, listener: Listener) -> None:
         """Call `listener` at each such event of this object."""
+        checks.check_callable("listener", listener)
         self._of(event).append(listener)
 
     def remove_listener(self, event: QueueEvent, listener: Listener) -> None:
@@ -422,6 +426,7 @@ class ReliableFanout:
         self, name: str, only: Callable[[Any], bool] = lambda value: True, settings: QueueSettings | None = None
     ) -> ReliableQueue:
         """Send every message for which `only` is true to this queue."""
+        checks.check_callable("only", only)
         queue = ReliableQueue(self._client, name, settings, codec=self._codec)
         self._queues[name] = queue, only
         return queue
@@ -464,6 +469,8 @@ def _priority(number: int | None) -> Priority:
 def _deduplication(job: NewJob, options: MessageOptions) -> Mark | None:
     if options.deduplicate_by is None:
         return None
+    if options.deduplicate_by not in ("id", "hash"):
+        raise InvalidRequest(f"deduplicate_by must be id or hash, got {options.deduplicate_by!r:.40}")
     if options.deduplicate_by == "id" and options.id is None:
         raise InvalidRequest("message must have an id for deduplication by id")
     key = job.id if options.deduplicate_by == "id" else hashlib.sha256(job.body).hexdigest()

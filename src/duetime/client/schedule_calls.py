@@ -7,6 +7,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, Raw
 
+from duetime.client import checks
 from duetime.client.call import Call, Request
 from duetime.client.job_building import encode_body, encode_json
 from duetime.client.topic_calls import read_fields
@@ -37,7 +38,8 @@ def schedule_in(fields: Mapping[str, Any]) -> JobScheduleIn:
         value, b64 = convert.write_body(encode_body(fields.pop("body")))
         fields |= {"body_b64": b64} if value is UNSET else {"body": value}
     if "arguments" in fields:
-        fields["arguments"] = {one: Raw(encode_json(value)) for one, value in dict(fields["arguments"]).items()}
+        checks.instance("arguments", fields["arguments"], Mapping)
+        fields["arguments"] = {one: Raw(encode_json(value)) for one, value in fields["arguments"].items()}
     for one in ("every", "ttl"):
         if one in fields:
             fields[one] = f"{duration_ms(fields[one])}ms"

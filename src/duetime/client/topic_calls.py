@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw
 from duetime.callbacks.topic_registry import TopicAddress
 from duetime.callbacks.topic_service import TopicService, address_of
 from duetime.client.call import Call, Request
+from duetime.client.job_building import encode_json
 from duetime.model.errors import InvalidRequest
 from duetime.model.job import Moved
 from duetime.model.names import DEFAULT_POOL, check_queue
@@ -151,4 +152,4 @@ def body_bytes(body: Any) -> bytes:
     """None is no body, bytes are taken as they are, everything else becomes JSON."""
     if body is None:
         return b""
-    return body if isinstance(body, bytes) else msgspec.json.encode(body)
+    return body if isinstance(body, bytes) else encode_json(body, "the body")

@@ -75,7 +75,14 @@ class ConnectOptions(NamedTuple):
     url: str
     token: str | None
     journal: str | None
-    tracing: bool
+    tracing: bool = False
+
+    def check(self) -> None:
+        """Raises InvalidSettings for options that cannot be used, before anything is opened."""
+        check_url(self.url)
+        for name, value in (("token", self.token), ("journal", self.journal)):
+            if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidSettings(f"{name} must be text, got {type(value).__name__}")
 
 
 class ProcessTransport(Generic[Transport]):
@@ -122,7 +129,7 @@ def open_async(options: ConnectOptions) -> AsyncTransport:
 
 def _open(options: ConnectOptions, colour: str) -> Any:
     """Imports what the URL needs and no more: to import an HTTP client takes longer than all else."""
-    check_url(options.url)
+    options.check()
     tracing = _tracing() if options.tracing else None
     if is_http(options.url):
         http = getattr(import_module(f"duetime.client.{colour.lower()}_http"), f"{colour}Http")

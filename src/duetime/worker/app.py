@@ -23,7 +23,7 @@ from duetime.client import AsyncClient, Client
 from duetime.client.call import Call
 from duetime.client.checks import check_callable, check_options
 from duetime.client.client import QueueClient
-from duetime.client.transport import check_url
+from duetime.client.transport import ConnectOptions
 from duetime.model.backoff import Backoff
 from duetime.model.clock import Clock, Duration, SystemClock
 from duetime.model.errors import InvalidRequest, InvalidSettings
@@ -81,7 +81,7 @@ class App:
         self.url = url or os.environ.get("DUETIME_URL") or ""
         if not self.url:
             raise InvalidSettings("App must have the URL of a store or server: set App(url) or DUETIME_URL")
-        check_url(self.url)
+        ConnectOptions(self.url, token, journal).check()
         self.namespace = check_namespace(namespace)
         self.token = token
         self.default_queue = check_queue(namespace, queue).name

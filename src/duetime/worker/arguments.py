@@ -38,10 +38,17 @@ class Arguments:
         self.signature = inspect.signature(function)
         self._made: msgspec.json.Decoder[Any] | None = None
 
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the arguments by name. Raises InvalidRequest."""
+        try:
+            return self.signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidRequest(f"arguments must fit {self._name}{self.signature}: {error}") from None
+
     def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Raises InvalidRequest."""
+        bound = self.bind(args, kwargs)
         try:
-            bound = self.signature.bind(*args, **kwargs).arguments
             given = {name: value for name, value in bound.items() if value is not PREVIOUS}
             text = msgspec.json.encode(given, enc_hook=encode_model)
             if len(given) == len(bound):

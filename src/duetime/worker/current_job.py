@@ -106,9 +106,12 @@ class CurrentJob:
 
     def progress(self, done: float, total: float = 100) -> None:
         """Report the progress. `App.progress` and `duetime worker progress` show it within a second."""
-        if total <= 0:
-            raise InvalidRequest(f"total of a progress must be more than 0, got {total}")
-        percent = max(0, min(100, int(done * 100 / total)))
+        try:
+            if total <= 0:
+                raise InvalidRequest(f"total of a progress must be more than 0, got {total}")
+            percent = max(0, min(100, int(done * 100 / total)))
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidRequest(f"progress must be finite numbers, got {done!r:.40} of {total!r:.40}") from None
         if percent != self._percent:
             self._percent = percent
             self._link.say(PROGRESS, percent)

@@ -20,9 +20,10 @@ from msgspec import Raw, Struct
 
 from duetime.client.call import Call
 from duetime.client.calls import get, push
+from duetime.client.checks import check_callable, instance
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, InvalidSettings, MarkMismatch, StoreUnavailable
-from duetime.model.job import DAY_MS, Event, IfExists, Job, NewJob, State
+from duetime.model.job import DAY_MS, Event, IfExists, Job, NewJob, State, check_whole
 from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Mark
 from duetime.worker.current_job import CurrentJob
@@ -34,6 +35,7 @@ from duetime.worker.shared_counters import count, count_with_life
 Answer = TypeVar("Answer")
 
 OUTAGE_PAUSE_S = 1
+MAX_LIMIT = 1_000_000_000
 
 
 class KeyedJob(Protocol):
@@ -123,6 +125,8 @@ def context(*variables: ContextVar[str], trace: bool = False) -> Middleware:
     """Carry these variables from the push to the run. A variable that is not set at the push is left alone; a header of
     the same name that the call gives wins. With `trace`, OpenTelemetry's context is carried as well.
     """
+    for variable in variables:
+        instance("each variable of context()", variable, ContextVar)
     return Context(variables, trace=trace)
 
 
@@ -168,7 +172,10 @@ class Encrypted:
             ) from error
         if not keys:
             raise InvalidRequest("encrypted() must have at least one key: cryptography.fernet.Fernet.generate_key()")
-        self._fernet: Any = fernet.MultiFernet([fernet.Fernet(key) for key in keys])
+        try:
+            self._fernet: Any = fernet.MultiFernet([fernet.Fernet(key) for key in keys])
+        except (TypeError, ValueError) as error:  # the key is not shown, because it may be almost right
+            raise InvalidRequest(f"each key of encrypted() must be one of Fernet.generate_key(): {error}") from None
         self._refusal: type[Exception] = fernet.InvalidToken
         first = base64.urlsafe_b64decode(keys[0])
         self.hash_key = hashlib.blake2b(key=first, digest_size=32, person=b"duetime hash key").digest()
@@ -212,6 +219,7 @@ def encrypted(*keys: str | bytes) -> Middleware:
 
 def skip_if(condition: Callable[[CurrentJob], object]) -> Middleware:
     """Remove the job without running it if the condition is true then. The condition is a plain function."""
+    check_callable("condition of skip_if()", condition)
 
     def skip(job: CurrentJob, call: Callable[[], Any]) -> Any:
         if condition(job):
@@ -228,9 +236,7 @@ def rate_limit(limit: int, *, per: Duration, key: JobKey = by_task, drop: bool =
     with its first run, by the store's clock: it is the life of a counter. A job is postponed to the period in which its
     turn comes, by how many are ahead of it, so a long line costs one or two checks per job and not one per period.
     """
-    per_ms = duration_ms(per)
-    if limit < 1 or per_ms < 1:
-        raise InvalidRequest(f"rate limit must be at least 1 run in at least 1ms, got {limit} in {per_ms}ms")
+    per_ms = _period_ms(limit, per, key)
 
     async def limited(job: CurrentJob, call: Callable[[], Awaitable[Any]]) -> Any:
         name = key_text("rate", job, key)
@@ -250,7 +256,7 @@ def throttle_exceptions(limit: int, *, per: Duration, key: JobKey = by_task) -> 
     is down wait, and use no tries. The period begins with its first exception. An exception is raised as ever, and its
     job is retried by the task's backoff; Retry, Postpone, Cancel and Fail do not count.
     """
-    per_ms = duration_ms(per)
+    per_ms = _period_ms(limit, per, key)
 
     async def throttled(job: CurrentJob, call: Callable[[], Awaitable[Any]]) -> Any:
         namespace, name = job.info.namespace, key_text("exceptions", job, key)
@@ -268,6 +274,15 @@ def throttle_exceptions(limit: int, *, per: Duration, key: JobKey = by_task) -> 
     return throttled
 
 
+def _period_ms(limit: int, per: Duration, key: JobKey) -> int:
+    """Checks the arguments of a limit; returns its period."""
+    check_callable("key", key)
+    check_whole("limit", limit, 1, MAX_LIMIT)
+    if not (per_ms := duration_ms(per)):
+        raise InvalidRequest(f"period of a limit must be at least 1ms, got {per!r}")
+    return per_ms
+
+
 # --- debounce and unique_until_start
 
 # A key has at most one job that has not begun. The job's id ends with the number of its generation, which a counter of
@@ -280,6 +295,7 @@ class OneWaiting:
     """With a `delay_ms` every push gets that delay and replaces the waiting job; otherwise the waiting job is kept."""
 
     def __init__(self, kind: str, key: JobKey, life_ms: int, delay_ms: int | None = None) -> None:
+        check_callable("key", key)
         self._kind = kind
         self._key = key
         self._life_ms = life_ms
@@ -354,6 +370,7 @@ class LockHolder(Struct, frozen=True, array_like=True):
 
 def without_overlapping(key: JobKey = by_task, *, after: Duration = "1s", drop: bool = False) -> Middleware:
     """Run no two jobs of a key at the same time. The second one is postponed by `after`, or with `drop` removed."""
+    check_callable("key", key)
     after_ms = duration_ms(after)
 
     async def alone(job: CurrentJob, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -400,8 +417,8 @@ class OverlapLock:
         return False
 
     async def release(self) -> None:
-        """Free the lock if this delivery still owns it. The mark alone cannot show that: a run that hung may come here long
-        after another one took the lock over, when the mark of the takeover has ended.
+        """Free the lock if this delivery still owns it. The mark alone cannot show that: a run that hung may come here
+        long after another one took the lock over, when the mark of the takeover has ended.
         """
         try:
             [held] = await ask(self._job, get(self._queue, [self._name]))

@@ -56,6 +56,9 @@ class WorkerOptions:
             raise InvalidSettings(
                 f"concurrency range must begin with the smaller number, got {self.concurrency}..{self.max_concurrency}"
             )
+        for name, value in (("tries", self.tries), ("max_jobs", self.max_jobs), ("memory_mb", self.memory_mb)):
+            if not value >= 0:
+                raise InvalidSettings(f"{name.removesuffix('_mb')} must be at least 0, got {value}")
         if self.lease_s < 1:
             raise InvalidSettings(f"lease must be at least 1s, got {self.lease_s:g}s")
 

@@ -264,7 +264,7 @@ class Task(Generic[P, R]):
         """Return the call as a step of a chain, group or batch. As an argument, PREVIOUS represents the result of the
         previous step.
         """
-        given = self.arguments.signature.bind(*args, **kwargs).arguments
+        given = self.arguments.bind(args, kwargs)
         previous = [name for name, value in given.items() if value is PREVIOUS]
         if len(previous) > 1 or self.unique_ms or self._call.id is not None:
             raise InvalidRequest(f"step cannot have two PREVIOUS, an id, or a task that is unique: {self.name}")

@@ -1,7 +1,7 @@
 """The rules by which jobs move, for every SQL dialect.
 
-The rules do no I/O: they take a step's working copies of rows, change them and return what happened. `verbs.py` reads the
-rows before and writes them back after, in the same transaction. `stores/base.py` is the contract that they keep.
+The rules do no I/O: they take a step's working copies of rows, change them and return what happened. `verbs.py` reads
+the rows before and writes them back after, in the same transaction. `stores/base.py` is the contract that they keep.
 """
 
 from collections.abc import Callable, Sequence

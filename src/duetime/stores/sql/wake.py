@@ -178,7 +178,7 @@ class AnnouncingHub(WakeHub):
 
     @abstractmethod
     async def _listen(self) -> None:
-        """Pass the posts of other processes to `_receive`, until cancelled. Begins with the `_deliver` of a `Wake()`."""
+        """Pass posts of other processes to `_receive`, until cancelled. Begins with the `_deliver` of a `Wake()`."""
 
     # --- sending
 

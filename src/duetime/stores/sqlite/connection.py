@@ -314,8 +314,8 @@ class ForkGuard:
 
 
 class CommitWatch:
-    """Returns whether a connection has committed something. It takes microseconds and waits for no transaction, so it is
-    called in the event loop.
+    """Checks whether a connection has committed something. It takes microseconds and waits for no transaction, so it
+    is called in the event loop.
     """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
