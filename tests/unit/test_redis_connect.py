@@ -1,11 +1,15 @@
-"""Store URLs of the Redis store."""
+"""Store URLs of the Redis store, and whom its Sentinels are asked for."""
+
+import asyncio
+from typing import Any
 
 import pytest
 
 from duetime.model.errors import InvalidSettings
 from duetime.model.names import Queue
+from duetime.stores.redis import connect as redis_connect
 from duetime.stores.redis import keys
-from duetime.stores.redis.connect import Address, connect, parse_address
+from duetime.stores.redis.connect import Address, Sentinel, connect, parse_address
 from duetime.stores.redis.pipe import pack
 
 
@@ -88,3 +92,48 @@ def test_commands_are_packed_as_redis_reads_them() -> None:
         == b"*5\r\n$3\r\nGET\r\n$2\r\n\xc3\xa9\r\n$2\r\n12\r\n$2\r\n\r\n\r\n$0\r\n\r\n"
     )
     assert pack((long,)) == b"*1\r\n$5000\r\n" + long + b"\r\n"
+
+
+class FakeNode:
+    """A Redis, or a Sentinel that names one until it `is_silent`; then it keeps every question waiting."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self.is_silent = False
+        self.waiting = 0
+
+    async def run(self, packed: bytes, answers: int = 1) -> list[Any]:
+        if self.is_silent:
+            self.waiting += 1
+            await asyncio.Event().wait()
+        return [[b"primary", b"6379"]]
+
+    async def close(self) -> None: ...
+
+
+class FakeMaker:
+    def __init__(self) -> None:
+        self.made: list[FakeNode] = []
+
+    def make(self, host: str, port: int) -> FakeNode:
+        self.made.append(FakeNode(host, port))
+        return self.made[-1]
+
+
+async def test_sentinels_that_go_silent_hold_up_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call that asked waited for all Sentinels, and for the calls that had asked before it."""
+    monkeypatch.setattr(redis_connect, "FOLLOW_S", 0.0)
+    asker: Any = FakeMaker()
+    maker: Any = FakeMaker()
+    topology = Sentinel(parse_address("redis+sentinel://a,b/main"), maker, asker)
+    primary = await topology.any_node()
+    for sentinel in asker.made:
+        sentinel.is_silent = True
+
+    async with asyncio.timeout(10):
+        for _ in range(5):
+            await asyncio.sleep(redis_connect.RENEW_PAUSE_S)  # an answer is not asked for again before that
+            assert await topology.any_node() is primary
+        await topology.close()
+
+    assert sum(sentinel.waiting for sentinel in asker.made) == 1

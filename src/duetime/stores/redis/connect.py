@@ -31,6 +31,8 @@ RENEW_PAUSE_S = 0.1
 """A topology that was read within this time is not read again."""
 FOLLOW_S = 1.0
 """How often Sentinels are asked whether they name another primary."""
+FOLLOW_WAIT_S = 0.1
+"""How long a call waits for their answer before it goes to the last primary."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,7 @@ class Sentinel(_Renewing):
     """The primary that the Sentinels name.
 
     One call a second asks for it again: Sentinels let a healthy primary go on for about ten seconds after they have
-    named another one, and what it accepts then is lost.
+    named another one, and what it accepts then is lost. While Sentinels do not answer, the last primary serves.
     """
 
     def __init__(self, address: Address, maker: _NodeMaker, asker: _NodeMaker) -> None:
@@ -250,6 +252,7 @@ class Sentinel(_Renewing):
         self._sentinels = [asker.make(*host) for host in address.hosts]
         self._primary: RedisNode | None = None
         self._checked_at = float("-inf")
+        self._following: asyncio.Task[None] | None = None
 
     async def node(self, key: Argument) -> RedisNode:
         return await self.any_node()
@@ -258,13 +261,17 @@ class Sentinel(_Renewing):
         now = asyncio.get_running_loop().time()
         if self._primary is None:
             await self.renew(None)
-        elif self._checked_at < now - FOLLOW_S:
+        elif self._checked_at < now - FOLLOW_S and (self._following is None or self._following.done()):
             self._checked_at = now  # the other callers do not wait
-            with suppress(Unsent):  # without Sentinels the last primary serves on
-                await self.renew(None)
+            self._following = asyncio.create_task(self._follow())
+            await asyncio.wait([self._following], timeout=FOLLOW_WAIT_S)
         if self._primary is None:
             raise Unsent(f"no Sentinel names a primary for {self._service!r}")
         return self._primary
+
+    async def _follow(self) -> None:
+        with suppress(Unsent):
+            await self.renew(None)
 
     def moved(self, error: MovedError) -> None: ...
 
@@ -288,6 +295,9 @@ class Sentinel(_Renewing):
         raise Unsent(f"no Sentinel names a primary for {self._service!r}: {'; '.join(problems)}")
 
     async def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
         await super().close()
         for sentinel in self._sentinels:
             await sentinel.close()
