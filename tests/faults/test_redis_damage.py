@@ -10,6 +10,7 @@ from duetime.model.clock import ManualClock
 from duetime.model.errors import LeaseLost, StoreDamaged
 from duetime.model.job import Counts, Event, IfExists, Moved, NewJob, State
 from duetime.stores.base import Ask, Push, Pushed
+from duetime.stores.redis import keys
 from duetime.stores.redis.store import RedisStore
 from tests.faults.redis_vocabulary import PREFIX, QUEUE, lease_one, push_one
 
@@ -193,8 +194,30 @@ async def test_a_foreign_name_among_the_queues_is_named(store: RedisStore, clien
 
     with pytest.raises(StoreDamaged, match=re.escape(repr(name))):
         await store.queues()
-    with pytest.raises(StoreDamaged, match=re.escape(repr(name))):
-        await store.reap()
+
+
+@pytest.mark.parametrize("name", [b"\xff/x", b"x", b""])
+async def test_a_foreign_name_among_the_queues_does_not_stop_the_reaper(
+    store: RedisStore, client: redis.Redis, clock: ManualClock, name: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a lease that has ended, and a name that is no queue's before its queue
+    await push_one(store, "a")
+    await store.reserve(QUEUE, [Ask(1, 1000)])
+    clock.advance("1s")
+    agenda = keys.companion(keys.prefix(QUEUE))
+    client.zadd(agenda, {name: 1})
+
+    # Then it ends in the next round, and no round is repeated at once
+    await store.reap()
+    reaped = await store.reap()
+    assert [moved.event for moved in reaped.moved[QUEUE]] == [Event.LEASE_EXPIRED]
+    again = await store.reap()
+    assert again.moved == {}
+    assert again.next_at is None or again.next_at > again.now
+
+    # And the name stays for a person to read, who is told once
+    assert client.zscore(agenda, name) is not None
+    assert [record.message for record in caplog.records] == ["reaper_skips_queue"]
 
 
 async def test_a_record_that_cannot_be_read_is_damage(store: RedisStore, client: redis.Redis) -> None:

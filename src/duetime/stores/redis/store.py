@@ -4,6 +4,7 @@ Every step is one run of one Lua script, and so it is atomic; lua/modules/keys.l
 in and come out as flat lists of bytes, which keeps a batch cheap on both sides.
 """
 
+import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
@@ -82,6 +83,8 @@ from duetime.stores.redis.pipe import Argument, pack_arguments
 from duetime.stores.redis.pushes import Batch, read_refusal
 from duetime.stores.redis.registry import RedisRegistry
 from duetime.stores.redis.scripts import Scripts, checked, read_time
+
+log = logging.getLogger("duetime.stores")
 
 AGENDA_PAGE = 16
 """How many queues of each partition one round of reaping reads."""
@@ -378,11 +381,21 @@ class RedisStore:
         return Reaped(moved, None if next_at == NEVER else int(next_at), now)
 
     async def _agenda(self, count: int) -> tuple[int, list[tuple[float, Queue]]]:
-        """The store's time, and the first queues of each partition by the time at which they need the reaper."""
+        """The store's time, and the first queues of each partition by the time at which they need the reaper. A name
+        that cannot be read is moved to the end, where it hides no queue.
+        """
         heads = [(key, ("ZRANGE", key, 0, count - 1, "WITHSCORES")) for key in keys.AGENDAS]
         time, *pages = checked(await self._link.many([(keys.AGENDAS[0], ("TIME",)), *heads]))
         now = read_time(time, self._clock)
-        entries = [(float(page[i + 1]), _read_queue(page[i])) for page in pages for i in range(0, len(page), 2)]
+        entries: list[tuple[float, Queue]] = []
+        for key, page in zip(keys.AGENDAS, pages, strict=True):
+            for name, at in zip(page[::2], map(float, page[1::2]), strict=True):
+                try:
+                    entries.append((at, _read_queue(name)))
+                except StoreDamaged as error:
+                    if at < NEVER:
+                        log.error("reaper_skips_queue", extra={"queue": repr(name), "error": error.message})
+                        checked([await self._link.call(key, ("ZADD", key, "XX", "+inf", name), again=True)])
         return now, sorted(entries)
 
     async def _reap_wave(
