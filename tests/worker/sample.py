@@ -283,3 +283,12 @@ def talks(folder: str) -> None:
     note("logged", id=job.id)
     while not (Path(folder) / "end").exists():
         time.sleep(0.01)
+
+
+@app.task(timeout="60s")
+def floods(folder: str) -> None:
+    """Logs short lines as fast as it can until it may end."""
+    job = duetime.current_job()
+    while not (Path(folder) / "end").exists():
+        for _ in range(10_000):
+            job.log("x")

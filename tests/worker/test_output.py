@@ -11,7 +11,7 @@ from duetime.model.clock import ManualClock
 from duetime.model.names import Queue
 from duetime.stores.memory.store import MemoryStore
 from duetime.testing import in_memory
-from duetime.wire.job_output import MAX_OUTPUT, clean_lines, last_lines, output_names, read_output
+from duetime.wire.job_output import MAX_OUTPUT, LastLines, clean_lines, output_names, read_output
 from duetime.wire.payload import counter_name
 from tests.e2e.shell import Shell
 from tests.plugins.until import until
@@ -31,6 +31,19 @@ async def test_the_lines_of_a_running_task_can_be_read(start: Start, sample: Any
 
     await until(lambda: sample.app.output("default", job_id) == LOGGED)
     assert sample.app.output("default", "another") == []
+    (tmp_path / "end").touch()
+    await worker.until_noted("processed")
+
+
+@pytest.mark.parametrize("pool", ["processes", "threads"])
+async def test_a_task_that_logs_without_a_pause_leaves_the_worker_its_loop(
+    start: Start, sample: Any, tmp_path: Path, pool: str
+) -> None:
+    """The loop read line after line and did nothing else: it wrote no output, and renewed no lease."""
+    job_id = sample.floods.delay(str(tmp_path)).id
+    worker = start("-c", "1", "--pool", pool)
+
+    await until(lambda: sample.app.output("default", job_id))
     (tmp_path / "end").touch()
     await worker.until_noted("processed")
 
@@ -73,11 +86,11 @@ def test_lines_are_short_and_have_no_secrets(line: str) -> None:
 
 def test_only_the_last_lines_are_kept() -> None:
     many = clean_lines("\n".join(f"line {number}" for number in range(1_000_000)))
-    kept = last_lines(many)
+    kept = LastLines(many).read()
     assert kept[-1] == "line 999999"
     assert MAX_OUTPUT - 20 < len("\n".join(kept)) <= MAX_OUTPUT
-    assert last_lines(["é" * 500] * 3) == ["é" * 500]
-    assert last_lines([]) == []
+    assert LastLines(["é" * 500] * 3).read() == ["é" * 500]
+    assert LastLines().read() == []
 
 
 # --- the counters

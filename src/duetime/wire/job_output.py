@@ -6,7 +6,8 @@ life is over, so they are gone soon after the job has ended. They are in no jour
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -39,14 +40,28 @@ def clean_lines(text: str) -> list[str]:
     return ["".join(char if char.isprintable() else " " for char in line) for line in hidden]
 
 
-def last_lines(lines: Sequence[str]) -> list[str]:
-    """As many of the last lines as MAX_OUTPUT allows."""
-    left = MAX_OUTPUT
-    for count, line in enumerate(reversed(lines)):
-        left -= len(line.encode()) + 1
-        if left < 0:
-            return list(lines[len(lines) - count :])
-    return list(lines)
+class LastLines:
+    """As many of the last lines as MAX_OUTPUT allows. What it costs to add a line does not depend on how many it has,
+    because a task may log faster than its worker reads.
+    """
+
+    def __init__(self, lines: Iterable[str] = ()) -> None:
+        self._lines = deque[str]()
+        self._bytes = 0
+        self.add(lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._lines.append(line)
+            self._bytes += len(line.encode()) + 1
+            while self._bytes > MAX_OUTPUT:
+                self._bytes -= len(self._lines.popleft().encode()) + 1
+
+    def read(self) -> list[str]:
+        return list(self._lines)
 
 
 def output_names(queue: Queue, job_id: str, number: int, lines: Sequence[str]) -> list[str]:
@@ -73,7 +88,7 @@ async def read_output(registry: Registry, queue: Queue, job_id: str) -> OutputOu
     if not whole:
         return OutputOut([])
     parts = writings[max(whole)]
-    return OutputOut(last_lines("".join(parts[part] for part in sorted(parts)).split("\n")))
+    return OutputOut(LastLines("".join(parts[part] for part in sorted(parts)).split("\n")).read())
 
 
 def _prefix(queue: Queue, job_id: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import InvalidRequest
-from duetime.wire.job_output import clean_lines, last_lines
+from duetime.wire.job_output import LastLines, clean_lines
 from duetime.worker.runs import JobInfo
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class CurrentJob:
         """Add a line to the job's output, as `print` would write it. `App.output`, `duetime worker output` and the
         console show the last lines, about 2 KB, while the job runs. Passwords in URLs and tokens are masked.
         """
-        self._link.say(OUTPUT, last_lines(clean_lines(" ".join(map(str, values)))))
+        self._link.say(OUTPUT, LastLines(clean_lines(" ".join(map(str, values)))).read())
 
 
 class JobLogHandler(logging.Handler):

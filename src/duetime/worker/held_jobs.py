@@ -21,7 +21,7 @@ from duetime.consumer.held_leases import Answer, HeldLeases, Spawn
 from duetime.model.errors import NOT_JSON, DuetimeError, LeaseLost
 from duetime.model.job import DAY_MS, Delivery, Event, Moved
 from duetime.stores.base import Finish
-from duetime.wire.job_output import LIFE_MS, last_lines, output_names
+from duetime.wire.job_output import LIFE_MS, output_names
 from duetime.wire.payload import (
     PAUSED_TASKS,
     UNKNOWN_LIFE_MS,
@@ -167,7 +167,7 @@ class HeldJobs:
             run.progress = value
             self._progress[run.number] = run
         elif word == OUTPUT:
-            run.output = last_lines(run.output + value)
+            run.output.add(value)
             run.has_new_output = True
 
     def _decide(self, run: Run, *, exhausted: bool = False) -> None:
@@ -300,7 +300,7 @@ class HeldJobs:
             run.has_new_output, run.output_at = False, time.monotonic()
             lease = run.delivery.lease
             try:
-                for name in output_names(lease.queue, lease.id, int(time.time() * 1000), run.output):
+                for name in output_names(lease.queue, lease.id, int(time.time() * 1000), run.output.read()):
                     await self._client.send(count(lease.queue.namespace, name, 1, life_ms=LIFE_MS))
             except DuetimeError as error:
                 log.warning("output_not_kept", extra={"job": lease.id, "error": error.message})

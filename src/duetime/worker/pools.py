@@ -458,8 +458,9 @@ class LocalPool:
                 return  # the loop is closed: nothing waits for this any more
 
     def _run_posted(self) -> None:
+        """Run what is posted by now: threads may post as fast as this runs it, and the loop has other work."""
         self._is_posted = False
-        while self._posted:
+        for _ in range(len(self._posted)):
             self._posted.popleft()()
 
 

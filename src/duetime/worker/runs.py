@@ -19,6 +19,7 @@ from msgspec import field as member
 
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.job import Delivery
+from duetime.wire.job_output import LastLines
 from duetime.wire.payload import Payload
 
 MB = 1_048_576
@@ -101,7 +102,7 @@ class Run:
     lost: bool = False
     was_announced: bool = False
     progress: int = -1
-    output: list[str] = field(default_factory=list[str])
+    output: LastLines = field(default_factory=LastLines)
     has_new_output: bool = False
     output_at: float = 0.0
     outcome: Outcome = DONE
