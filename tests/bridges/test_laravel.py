@@ -331,6 +331,20 @@ def test_a_body_that_is_no_payload_needs_a_handler(peer: LaravelPeer, tmp_path: 
     laravel.close()
 
 
+def test_a_body_that_laravel_cannot_have_stops_no_other_one(laravel: LaravelQueues, tmp_path: Path) -> None:
+    refused: list[str] = []
+    with duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
+        queue = client.queue("mine")
+        for n, body in enumerate((b"text", b"\xff\x00", b'{"n":1}')):
+            queue.push(body, id=str(n))
+        relay = Relay(laravel, client, refuse=lambda job, _: refused.append(job.id))
+        assert relay.from_duetime(Queue("default", "mine"), "default", follow=False) == 2
+        assert refused == ["1"]
+        [left] = queue.list_jobs("delayed").jobs
+        assert (left.id, left.used) == ("1", 0)
+    assert laravel.size() == 2
+
+
 def test_the_same_id_makes_the_same_uuid() -> None:
     texts = [make_payload("A@b", {}, 0, job_id="x") for _ in range(2)]
     assert read_payload(texts[0]).uuid == read_payload(texts[1]).uuid

@@ -16,8 +16,9 @@ import duetime
 from duetime.bridges.laravel import MIGRATED, BulkJob, LaravelRedis
 from duetime.bridges.laravel_worker import LaravelCache, LaravelWorker
 from duetime.bridges.relay import BATCH, Relay
-from duetime.model.errors import InvalidRequest, LeaseLost
+from duetime.model.errors import InvalidRequest, LeaseLost, QueueFull
 from duetime.model.names import Queue
+from duetime.stores.base import RulesChange
 from tests.plugins.redis_topologies import RedisCluster
 
 FIELDS = [
@@ -258,3 +259,88 @@ def test_jobs_behind_refused_ones_are_relayed(laravel: LaravelRedis, tmp_path: A
     with duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
         assert Relay(laravel, client).to_duetime("default", Queue("default", "moved"), follow=False) == 3
     assert laravel.size() == 4  # equal texts are one member of the delayed zset
+
+
+def test_jobs_whose_reservation_has_ended_are_relayed(
+    laravel: LaravelRedis, theirs: redis.Redis, tmp_path: Any
+) -> None:
+    """Nobody else moves them back once the last worker is gone."""
+    for n in range(2):
+        laravel.push("A@b", n, tries=3)
+        assert laravel.pop()
+    first = theirs.zrange("shop_queues:default:reserved", 0, 0)[0]
+    theirs.zadd("shop_queues:default:reserved", {first: int(time.time()) - 1})
+    with duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
+        assert Relay(laravel, client).to_duetime("default", Queue("default", "moved"), follow=False) == 1
+        [job] = client.queue("moved").list_jobs("ready").jobs
+    assert (job.body, job.tries) == (first, 2)
+    assert laravel.sizes("default").reserved == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "tries"),
+    [({}, 1), ({"maxTries": 3}, 3), ({"maxTries": 0}, 0), ({"maxTries": 10**6}, 65_535), ({"maxTries": -1}, 1)]
+    + [({name: time.time() + 600, "maxTries": 1}, 0) for name in ("retryUntil", "timeoutAt")],
+)
+def test_a_relayed_job_keeps_its_tries(laravel: LaravelRedis, fields: dict[str, Any], tries: int) -> None:
+    laravel.push_raw(payload(1, **fields))
+    batch = laravel.hold("default", 1)
+    assert batch
+    assert batch.jobs[0].tries == tries
+
+
+def test_a_full_queue_is_waited_for_and_the_rest_stays_there(laravel: LaravelRedis, tmp_path: Any) -> None:
+    count, most, waits = 40, 5, list[str]()
+    for n in range(count):
+        laravel.push("A@b", n)
+    ours, url = Queue("default", "moved"), f"sqlite:{tmp_path / 'ours.db'}"
+    with duetime.connect(url) as client, duetime.connect(url) as other:
+        queue = client.queue("moved")
+        queue.configure(RulesChange(max_jobs=most))
+        with pytest.raises(QueueFull):
+            Relay(laravel, client).to_duetime("default", ours, follow=False)
+        sizes = laravel.sizes("default")
+        assert (sizes.ready + sizes.delayed, sizes.held) == (count, 0)
+        done = set[bytes]()
+        relay = Relay(laravel, other, wait=waits.append, stop=lambda: len(done) == count)
+        thread = threading.Thread(target=relay.to_duetime, args=["default", ours], kwargs={"follow": True})
+        thread.start()
+        while len(done) < count:
+            with queue.take() as job:
+                assert job.body not in done
+                done.add(job.body)
+            assert queue.counts().total <= most
+        thread.join(60)
+    assert laravel.sizes("default").total == 0
+    assert waits
+    assert "queue is full" in waits[0]
+
+
+def test_two_relays_of_one_queue_double_and_lose_nothing(laravel: LaravelRedis, tmp_path: Any, redis_url: str) -> None:
+    count, url = 3000, f"sqlite:{tmp_path / 'ours.db'}"
+    laravel.bulk([BulkJob("A@b", n) for n in range(count)])
+    moved: list[int] = []
+
+    def relay() -> None:
+        theirs = LaravelRedis(redis_url, prefix="shop_")
+        with duetime.connect(url) as client:
+            moved.append(Relay(theirs, client).to_duetime("default", Queue("default", "moved"), follow=False))
+        theirs.close()
+
+    with duetime.connect(url) as client:
+        threads = [threading.Thread(target=relay) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        totals = client.queue("moved").totals().running
+    assert totals.accepted == count
+    assert laravel.sizes("default").total == 0
+
+
+def test_a_batch_that_was_left_behind_is_counted_as_held(laravel: LaravelRedis) -> None:
+    for n in range(3):
+        laravel.push("A@b", n)
+    assert laravel.hold("default", 2)
+    sizes = laravel.sizes("default")
+    assert (sizes.ready, sizes.held, sizes.total) == (1, 2, 3)

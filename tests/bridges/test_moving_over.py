@@ -17,7 +17,7 @@ import duetime
 from duetime.bridges import delayqueue
 from duetime.bridges.delayqueue import DelayQueue
 from duetime.bridges.lmstfy import Lmstfy, LmstfyDeadLetters
-from duetime.bridges.relay import Relay, bury
+from duetime.bridges.relay import BATCH, Relay, bury
 from duetime.model.errors import StoreUnavailable
 from duetime.model.names import Queue
 from tests.bridges.laravel_peer import execute, own_database
@@ -162,6 +162,39 @@ def test_large_bodies_of_lmstfy_are_moved_in_small_batches(theirs: redis.Redis, 
     lmstfy.close()
 
 
+def test_expired_jobs_at_the_head_of_a_queue_of_lmstfy_hide_none_behind_them(
+    theirs: redis.Redis, redis_url: str, store: str
+) -> None:
+    """lmstfy leaves the ids of deleted and expired jobs in its lists."""
+    gone = [struct.pack("<HH26s", 1, 26, f"{n:026}".encode()) for n in range(2 * BATCH)]
+    theirs.lpush("q/shop/mail", *gone)
+    add_lmstfy(theirs, "A" * 26, b"alive")
+    lmstfy = Lmstfy(redis_url)
+    with duetime.connect(store, namespace="shop") as client:
+        assert Relay(lmstfy, client).to_duetime("shop/mail", Queue("shop", "mail"), follow=False) == 1
+    assert theirs.llen("q/shop/mail") == 0
+    assert theirs.keys("duetime_held*") == []
+    lmstfy.close()
+
+
+def test_messages_of_php_delayqueue_have_the_tries_of_their_topic_and_any_id(
+    theirs: redis.Redis, redis_url: str, store: str
+) -> None:
+    """A job that is added over TCP has unlimited tries, because the topic's cap ends them. Ids may be too long here."""
+    bucket = f"dq_bucket_{zlib.crc32(b'recall') % 5}"
+    names = [b"recall:1", b"recall:" + b"x" * 200, b"recall:\xff", b"recall:\xfe"]
+    theirs.hset("dq_job_info", mapping=dict.fromkeys(names, "{}"))
+    theirs.zadd(bucket, dict.fromkeys(names, SOON_S))
+    dq = DelayQueue(redis_url, buckets=5)
+    with duetime.connect(store) as client:
+        assert Relay(dq, client).to_duetime("recall", Queue("default", "recall"), follow=False) == 4
+        jobs = client.queue("recall").list_jobs("delayed").jobs
+    assert {job.tries for job in jobs} == {0}
+    assert len({job.id for job in jobs}) == 4
+    assert "1" in {job.id for job in jobs}
+    dq.close()
+
+
 def test_ready_messages_between_those_of_other_topics_are_moved_in_small_batches(
     theirs: redis.Redis, redis_url: str, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +269,7 @@ def test_the_command_line_lists_and_drains(theirs: redis.Redis, redis_url: str, 
     place = ["lmstfy", "--from", redis_url]
     listed = shell.run("bridge", "list", *place, "--json")
     assert listed.document == {
-        "queue": "shop/mail", "ready": 1, "delayed": 0, "reserved": 0, "set_aside": 0, "oldest_due_at": None,
+        "queue": "shop/mail", "ready": 1, "delayed": 0, "reserved": 0, "held": 0, "set_aside": 0, "oldest_due_at": None,
     }  # fmt: skip
     asked = shell.run("bridge", "drain", *place, "--queue", "shop/mail", "--dry-run", "--url", store)
     assert (asked.code, asked.out) == (0, "shop/mail: 1 ready, 0 delayed, 0 reserved\n")

@@ -4,10 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ import pytest
 import duetime
 from duetime.bridges.redisson import TRANSFERRED, Redisson, RedissonDelayedQueue, pack, unpack
 from duetime.bridges.relay import Relay
-from duetime.model.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest, StoreUnavailable
 from duetime.model.names import Queue
 from tests.bridges.laravel_peer import python_worker
 from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release
+from tests.plugins.redis_server import RedisServer
 
 SOURCE = Path(__file__).with_name("RedissonPeer.java")
 JARS = Path(sys.prefix) / "jars" / "redisson"
@@ -219,6 +221,41 @@ def test_values_that_are_too_large_stay_there(redis_url: str, tmp_path: Path) ->
         assert sizes.oldest_due_at is not None
         assert 3_500_000 < sizes.oldest_due_at - time.time() * 1000 < 3_601_000
         assert (redisson.blocking_queue("mail").poll(), redisson.delayed_queue("mail").poll()) == (large, large)
+
+
+def test_an_element_that_is_put_back_as_the_head_is_announced(redisson: Redisson) -> None:
+    """A Java mover that has met an empty queue waits for a message."""
+    keys = redisson.keys("mail")
+    queue = RedissonDelayedQueue(redisson, keys)  # without a mover
+    for delay in ("1h", "2h"):
+        queue.offer("x", delay)
+    batch = redisson.hold("mail", 2)
+    assert batch
+    pubsub = redisson.redis.subscribe(keys.channel)
+    redisson.forget("mail", batch, [0, 1])
+    announced: list[bytes] = []
+    while message := redisson.redis.message(pubsub, 1):
+        if message["type"] == "message":
+            announced.append(message["data"])
+    pubsub.close()
+    first = redisson.redis.head_score(keys.timeouts)
+    assert announced == [f"{first:.0f}".encode()]
+
+
+def test_a_take_goes_on_after_an_outage(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
+    taken: list[str] = []
+    with Redisson(server.url) as redisson:
+        queue = redisson.blocking_queue("mail")
+        thread = threading.Thread(target=lambda: taken.append(queue.take()))
+        thread.start()
+        server.kill()
+        server.start()
+        while thread.is_alive():
+            with suppress(StoreUnavailable):
+                queue.offer("x")
+            thread.join(1)
+    assert taken == ["x"]
 
 
 def test_our_jobs_are_accepted_once(redisson: Redisson, tmp_path: Path) -> None:

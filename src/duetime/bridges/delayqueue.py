@@ -10,27 +10,27 @@ from typing import Any
 
 from msgspec import Struct
 
-from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes
-from duetime.bridges.laravel_database import database
+from duetime.bridges.foreign import HELD_BYTES, ForeignQueues, HeldBatch, Sizes, own_id
+from duetime.bridges.laravel_database import Database
 from duetime.bridges.redis_scripts import ForeignRedis
 from duetime.model.clock import SystemClock
-from duetime.model.errors import InvalidRequest
+from duetime.model.errors import InvalidSettings
 from duetime.model.ids import IdMaker
-from duetime.model.job import Delivery, NewJob
+from duetime.model.job import NewJob
 
-SYSTEM = "delayqueue"
-BUCKETS = 2
 PASSED = 400_000
 """Entries of other topics that one step may pass in a ready list, which takes Redis a few milliseconds."""
 PRIORITIES = (1, 2, 3)
 
 
-class DelayQueue:
+class DelayQueue(ForeignQueues):
     """`prefix` and `buckets` are those of its configuration."""
 
-    system = SYSTEM
+    system = "delayqueue"
 
-    def __init__(self, url: str, *, prefix: str = "dq_", buckets: int = BUCKETS) -> None:
+    def __init__(self, url: str, *, prefix: str = "dq_", buckets: int = 2) -> None:
+        if buckets < 1:
+            raise InvalidSettings(f"buckets must be at least 1, got {buckets}")
         self._redis = ForeignRedis(url)
         self._prefix, self._buckets = prefix, buckets
         self._ids = IdMaker(SystemClock())
@@ -48,24 +48,24 @@ class DelayQueue:
         waiting = [score for _, score in self._delayed(queue)]
         ready = sum(_topic(member) == queue for key in self._ready_keys() for member in self._redis.values(key))
         oldest = int(min(waiting) * 1000) if waiting else None
-        return Sizes(ready=ready, delayed=len(waiting), oldest_due_at=oldest)
+        held = self._redis.count_held(self._held(queue), 3)
+        return Sizes(ready=ready, delayed=len(waiting), held=held, oldest_due_at=oldest)
 
     def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
         """`size` bounds nothing: a message has at most 9,999 bytes."""
-        new, held = self._ids.make(), f"{self._prefix}duetime_held:{queue}"
+        new, held = self._ids.make(), self._held(queue)
         for ready, members in self._next_members(queue, limit):
             keys = [self._bucket(queue), ready, f"{self._prefix}job_info", held, f"{held}:{new}"]
             if name := self._redis.run("delayqueue_hold", keys, [new, *members]).decode():
                 break
         else:
             return None
-        fields: Any = self._redis.call("LRANGE", f"{held}:{name}", 0, -1)
-        stored = [fields[n : n + 3] for n in range(0, len(fields), 3)]
+        stored = self._redis.batch(f"{held}:{name}", 3)
         return HeldBatch(name, [_as_job(*one) for one in stored], stored)
 
     def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
         """What is put back waits in the bucket: it becomes ready there when it is due."""
-        held = f"{self._prefix}duetime_held:{queue}"
+        held = self._held(queue)
         given = [
             ("ZADD", self._bucket(queue), int(due_ms) / 1000, member)
             for due_ms, member, _ in (batch.stored[n] for n in back)
@@ -74,9 +74,6 @@ class DelayQueue:
         if moved := [member for n, (_, member, _) in enumerate(batch.stored) if n not in back]:
             self._redis.call("HDEL", f"{self._prefix}job_info", *moved)
         self._redis.forget(held, f"{held}:{batch.name}", batch.name, given)
-
-    def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
-        raise InvalidRequest("jobs cannot be relayed to php-delayqueue: its clients work with Duetime's server")
 
     def close(self) -> None:
         self._redis.close()
@@ -96,6 +93,9 @@ class DelayQueue:
         self._scans[queue] = (member for member, _ in self._delayed(queue))
         while members := list(islice(self._scans[queue], limit)):
             yield keys[0], members
+
+    def _held(self, queue: str) -> str:
+        return f"{self._prefix}duetime_held:{queue}"
 
     def _bucket(self, topic: str) -> str:
         return f"{self._prefix}bucket_{zlib.crc32(topic.encode()) % self._buckets}"
@@ -137,8 +137,10 @@ class ForeignTopic(Struct, frozen=True):
 
 def read_topics(url: str) -> list[ForeignTopic]:
     """The topics in php-delayqueue's database (mysql://user:password@host/database)."""
-    with database(url) as run:
+    database = Database(url)
+    with database.transaction() as run:
         rows = run.rows(f"SELECT {', '.join(TOPIC_COLUMNS)} FROM dq_topic ORDER BY id")
+    database.close()
     return [_as_topic(dict(zip(TOPIC_COLUMNS, row, strict=True))) for row in rows]
 
 
@@ -165,5 +167,7 @@ def _topic(member: bytes) -> str:
 
 
 def _as_job(due_ms: bytes, member: bytes, body: bytes) -> NewJob:
-    topic, _, job_id = member.decode(errors="replace").partition(":")
-    return NewJob(job_id or topic, body, due_at=int(due_ms), attributes={"delayqueue.topic": topic})
+    """Its tries are unlimited, as those of a job that a client adds to a topic: the topic's cap ends them."""
+    topic, _, job_id = member.partition(b":")
+    attributes = {"delayqueue.topic": topic.decode(errors="replace")}
+    return NewJob(own_id(job_id or topic), body, due_at=int(due_ms), tries=0, attributes=attributes)

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+import msgspec
 from msgspec import Struct
 
-from duetime.model.errors import InvalidSettings
+from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.job import Delivery, NewJob
+from duetime.model.masking import mask
 from duetime.model.names import MAX_ID
 
 HELD_BYTES = 1 << 20
@@ -22,17 +24,20 @@ HELD_BYTES = 1 << 20
 
 
 class Sizes(Struct, frozen=True):
-    """Jobs of one foreign queue. `oldest_due_at` is when its earliest waiting job was or is due, if that is known."""
+    """Jobs of one foreign queue. `held` ones are in a batch that a relay moves, or that a killed relay left behind.
+    `oldest_due_at` is when the earliest waiting job was or is due, if that is known.
+    """
 
     ready: int
     delayed: int
     reserved: int = 0
     quarantined: int = 0
+    held: int = 0
     oldest_due_at: int | None = None
 
     @property
     def total(self) -> int:
-        return self.ready + self.delayed + self.reserved
+        return self.ready + self.delayed + self.reserved + self.held
 
 
 class HeldBatch(Struct, frozen=True):
@@ -72,25 +77,28 @@ class ForeignQueues(Protocol):
 
         Raises InvalidRequest, and adds nothing, if a job cannot be written in the form that the other system requires.
         """
-        ...
+        raise InvalidRequest(f"jobs cannot be relayed to {self.system}: its clients work with Duetime's server")
 
     def close(self) -> None: ...
 
 
-def relayed_id(system: str, theirs: str) -> str:
-    """The id that a foreign job has here. Long or unprintable ids are replaced by their hash."""
-    plain = f"{system}-{theirs}"
+def own_id(theirs: bytes, prefix: str = "") -> str:
+    """The id that a foreign job has here. One that is too long or not printable is replaced by its hash."""
+    plain = prefix + theirs.decode(errors="surrogateescape")
     if len(plain) <= MAX_ID and plain.isprintable():
         return plain
-    return f"{system}-{hashlib.blake2b(theirs.encode(errors='surrogateescape'), digest_size=16).hexdigest()}"
+    return prefix + hashlib.blake2b(theirs, digest_size=16).hexdigest()
 
 
 class BridgeOptions(Struct, frozen=True):
-    """What only some of the systems have: the prefix of their keys; Laravel's retry_after and handler of our jobs."""
+    """What only some of the systems have: the prefix of their keys; Laravel's retry_after and handler of our jobs;
+    php-delayqueue's number of buckets.
+    """
 
     prefix: str | None = None
     retry_after: str = "90s"
     handler: str | None = None
+    buckets: int = 2
 
 
 def open_foreign(system: str, url: str, options: BridgeOptions) -> ForeignQueues:
@@ -112,7 +120,8 @@ def open_foreign(system: str, url: str, options: BridgeOptions) -> ForeignQueues
         case "delayqueue":
             from duetime.bridges.delayqueue import DelayQueue  # noqa: PLC0415
 
-            return DelayQueue(url, prefix="dq_" if options.prefix is None else options.prefix)
+            prefix = "dq_" if options.prefix is None else options.prefix
+            return DelayQueue(url, prefix=prefix, buckets=options.buckets)
         case _:
             raise InvalidSettings(f"bridge must be to laravel, redisson, lmstfy or delayqueue, got {system!r}")
 
@@ -126,6 +135,10 @@ def open_bridge(address: str) -> tuple[str, ForeignQueues]:
         raise InvalidSettings("bridge must be given as SYSTEM+URL, like laravel+redis://localhost?prefix=laravel_")
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    options = BridgeOptions(query.pop("prefix", None), query.pop("retry_after", "90s"))
+    given = {name: query.pop(name) for name in BridgeOptions.__struct_fields__ if name in query}
+    try:
+        options = msgspec.convert(given, BridgeOptions, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(f"bridge {mask(address)} has a wrong option: {error}") from None
     plain = urlunsplit(parts._replace(query=urlencode(query), fragment=""))
     return parts.fragment or system, open_foreign(system, plain, options)

@@ -1,18 +1,12 @@
 """Laravel's queues from Python: push jobs that PHP workers run, and run jobs that PHP pushed.
 
-    from duetime.bridges.laravel import connect
-
-    laravel = connect("redis://localhost/0", prefix="laravel_database_")
-    laravel.push("App\\\\Jobs\\\\SendMail@handle", {"to": "ann"})
-    laravel.later("5m", "App\\\\Jobs\\\\Remind", {"to": "ann"}, queue="slow")
-    with laravel.pop() as job:                       # deletes it at the end; an exception releases it
-        print(job.payload.data)
-
-A Redis URL uses the keys of Laravel's Redis driver, a database URL the tables of its database driver. Both run next
-to PHP workers: a job is reserved by one of them, and a reservation that ends is taken over in both directions.
+`connect` opens them: a Redis URL uses the keys of Laravel's Redis driver, a database URL the tables of its database
+driver. Both run next to PHP workers: a job is reserved by one of them, and a reservation that ends is taken over in
+both directions. docs/bridge-laravel.md has examples.
 """
 
 import logging
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -20,9 +14,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self, Unpack
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
-from duetime.bridges.foreign import HELD_BYTES, ForeignQueues, HeldBatch, Sizes, relayed_id
+from duetime.bridges.foreign import HELD_BYTES, ForeignQueues, HeldBatch, Sizes, own_id
 from duetime.bridges.payload import (
     JobOptions,
     LaravelPayload,
@@ -42,6 +36,8 @@ log = logging.getLogger("duetime.bridges")
 SYSTEM = "laravel"
 RETRY_AFTER_S = 90
 MIGRATED = 100
+PART = re.compile(r":(delayed|reserved|notify|failed|poison|accepted|held(:[^:]*)?)$")
+"""What follows the name of a queue in its other keys."""
 SLICE_S = 1.0
 """A waiting pop checks for due jobs at least this often, because nobody announces a new delayed job."""
 
@@ -127,7 +123,7 @@ class LaravelQueues(ForeignQueues, ABC):
 
     def push(self, job: str, data: Any = "", queue: str = "default", **options: Unpack[JobOptions]) -> str:
         """Run `Class@method` with JSON data now. Returns the payload's id."""
-        return self._add(queue, None, job, data, options)
+        return self.bulk([BulkJob(job, data)], queue, **options)[0]
 
     def later(
         self,
@@ -138,11 +134,11 @@ class LaravelQueues(ForeignQueues, ABC):
         **options: Unpack[JobOptions],
     ) -> str:
         """Run it after a delay, or at an aware datetime; rounded up to Laravel's whole seconds. Past times mean now."""
-        return self._add(queue, delay, job, data, options)
+        return self.bulk([BulkJob(job, data, delay)], queue, **options)[0]
 
     def bulk(self, jobs: Iterable[BulkJob], queue: str = "default", **options: Unpack[JobOptions]) -> list[str]:
         """Add many jobs, each with its own delay. Returns the payloads' ids."""
-        made = [(_when(one.delay), *self._made(one.job, one.data, one.delay, options)) for one in jobs]
+        made = [(_when(one.delay), *self._made(one, options)) for one in jobs]
         for some in chunks([(when, text) for when, text, _ in made], size=lambda one: len(one[1])):
             self.add_texts(queue, some)
         return [job_id for *_, job_id in made]
@@ -152,16 +148,12 @@ class LaravelQueues(ForeignQueues, ABC):
         next_attempt(text)
         self.add_texts(queue, [(_when(delay), text)])
 
-    def _add(self, queue: str, delay: Duration | datetime | None, job: str, data: Any, options: JobOptions) -> str:
-        text, job_id = self._made(job, data, delay, options)
-        self.add_texts(queue, [(_when(delay), text)])
-        return job_id
-
     @staticmethod
-    def _made(job: str, data: Any, delay: Duration | datetime | None, options: JobOptions) -> tuple[bytes, str]:
-        now = time.time()
+    def _made(one: BulkJob, options: JobOptions) -> tuple[bytes, str]:
+        now, delay = time.time(), one.delay
         delay_s = instant_ms(delay) / 1000 - now if isinstance(delay, datetime) else delay_ms(delay or 0) / 1000
-        text = make_payload(job, data, now, delay_s=None if delay is None else max(0, delay_s), options=options)
+        delay_s = None if delay is None else max(0, delay_s)
+        text = make_payload(one.job, one.data, now, delay_s=delay_s, options=options)
         return text, str(read_payload(text).id)
 
     # --- consumers
@@ -172,7 +164,8 @@ class LaravelQueues(ForeignQueues, ABC):
         return LaravelJob(self, found[0]) if found else None
 
     def size(self, queue: str = "default") -> int:
-        return self.sizes(queue).total
+        sizes = self.sizes(queue)
+        return sizes.total - sizes.held
 
     def pending_size(self, queue: str = "default") -> int:
         return self.sizes(queue).ready
@@ -193,12 +186,14 @@ class LaravelQueues(ForeignQueues, ABC):
             made.append((job_id, as_laravel_text(one.body, job_id, handler=self._handler, now_s=now_s)))
         self.accept_texts(queue, made)
 
-    def _batch(self, queue: str, name: str, held: Sequence[tuple[int, bytes, int]]) -> HeldBatch:
-        """`held` are (due time, text, attempts). A text that is no payload is relayed, too: nothing gets lost."""
+    def _batch(self, queue: str, name: str, held: Sequence[tuple[int, bytes, int | None]]) -> HeldBatch:
+        """`held` are (due time, text, attempts; None if the text has them). A text that is no payload is relayed, too:
+        nothing gets lost.
+        """
         return HeldBatch(name, [self._as_job(queue, name, n, *one) for n, one in enumerate(held)], held)
 
     @staticmethod
-    def _as_job(queue: str, batch: str, number: int, due_at: int, text: bytes, attempts: int) -> NewJob:
+    def _as_job(queue: str, batch: str, number: int, due_at: int, text: bytes, attempts: int | None) -> NewJob:
         attributes, theirs, tries = {"laravel.queue": queue}, f"{batch}.{number}", 1
         try:
             payload = read_payload(text)
@@ -206,9 +201,9 @@ class LaravelQueues(ForeignQueues, ABC):
             attributes["laravel.invalid"] = "true"
         else:
             theirs = payload.uuid or payload.id or theirs
-            attributes["laravel.job"] = payload.names[0][:200]
-            tries = 0 if payload.maxTries == 0 else max(1, (payload.maxTries or 1) - attempts)
-        return NewJob(relayed_id(SYSTEM, theirs), text, due_at=due_at, tries=tries, attributes=attributes)
+            attributes["laravel.job"] = payload.names[0][:200].replace("\0", "")
+            tries = payload.tries_after(payload.reservations if attempts is None else attempts)
+        return NewJob(own_id(theirs.encode(), f"{SYSTEM}-"), text, due_at=due_at, tries=tries, attributes=attributes)
 
     # --- what a driver implements, besides ForeignQueues
 
@@ -272,15 +267,7 @@ class LaravelRedis(LaravelQueues):
 
     def names(self) -> Sequence[str]:
         begin = f"{self._prefix}queues:"
-        found = (key.removeprefix(begin) for key in self._redis.scan(f"{begin}*"))
-        ends = (":delayed", ":reserved", ":notify", ":failed", ":poison", ":accepted", ":held")
-        names: set[str] = set()
-        for name in found:
-            if ":held:" in name:
-                continue
-            end = next((end for end in ends if name.endswith(end)), "")
-            names.add(name.removesuffix(end))
-        return sorted(names)
+        return sorted({PART.sub("", key.removeprefix(begin)) for key in self._redis.scan(f"{begin}*")})
 
     def sizes(self, queue: str) -> Sizes:
         call, first = self._redis.call, self._redis.head_score(self._key(queue, "delayed"))
@@ -289,6 +276,7 @@ class LaravelRedis(LaravelQueues):
             delayed=call("ZCARD", self._key(queue, "delayed")),
             reserved=call("ZCARD", self._key(queue, "reserved")),
             quarantined=call("LLEN", self._key(queue, "poison")),
+            held=self._redis.count_held(self._key(queue, "held"), 2),
             oldest_due_at=None if first is None else int(first * 1000),
         )
 
@@ -330,7 +318,7 @@ class LaravelRedis(LaravelQueues):
     @staticmethod
     def _reserved(queue: str, text: bytes) -> ReservedJob:
         payload = read_payload(text)
-        return ReservedJob(queue, text, payload, 0 if payload.attempts is UNSET else payload.attempts, None)
+        return ReservedJob(queue, text, payload, payload.reservations, None)
 
     def _finish(self, job: ReservedJob, part: str, how: str, seconds: float = 0, text: bytes = b"") -> bool:
         keys = self._keys(job.queue, "reserved", part)
@@ -351,13 +339,12 @@ class LaravelRedis(LaravelQueues):
 
     def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
         new = self._ids.make()
-        keys = [*self._keys(queue, "", "delayed", "notify", "held"), self._key(queue, f"held:{new}")]
+        keys = self._keys(queue, "", "delayed", "notify", "held", f"held:{new}", "reserved")
         name: str = self._redis.run("laravel_hold", keys, [new, limit, size]).decode()
         if not name:
             return None
-        held: Any = self._redis.call("LRANGE", self._key(queue, f"held:{name}"), 0, -1)
-        pairs = [(int(held[n]), held[n + 1]) for n in range(0, len(held), 2)]
-        return self._batch(queue, name, [(due_at, text, _attempts(text)) for due_at, text in pairs])
+        held = self._redis.batch(self._key(queue, f"held:{name}"), 2)
+        return self._batch(queue, name, [(int(due_at), text, None) for due_at, text in held])
 
     def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
         """What is put back is delayed first; every worker moves what is due to the ready jobs."""
@@ -372,14 +359,6 @@ class LaravelRedis(LaravelQueues):
 
     def close(self) -> None:
         self._redis.close()
-
-
-def _attempts(text: bytes) -> int:
-    try:
-        attempts = read_payload(text).attempts
-    except InvalidRequest:
-        return 0
-    return 0 if attempts is UNSET else attempts
 
 
 def _attempt_or_empty(text: bytes) -> bytes:

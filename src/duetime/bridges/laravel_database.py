@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -35,6 +35,9 @@ READY = "queue = %s AND ((reserved_at IS NULL AND available_at <= %s) OR reserve
 HELD = """CREATE TABLE IF NOT EXISTS duetime_held (
     batch VARCHAR(40) NOT NULL, number INTEGER NOT NULL, queue VARCHAR(255) NOT NULL, due_at BIGINT NOT NULL,
     payload {text} NOT NULL, attempts INTEGER NOT NULL, PRIMARY KEY (batch, number))"""
+HAS_HELD = (
+    "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = {schema} AND table_name = 'duetime_held'"
+)
 ACCEPTED = "CREATE TABLE IF NOT EXISTS duetime_accepted (id VARCHAR(255) PRIMARY KEY, at BIGINT NOT NULL)"
 
 
@@ -46,6 +49,7 @@ class Dialect(NamedTuple):
     skip_locked: str
     now: str
     text: str
+    has_held: str
     error: type[Exception]
 
 
@@ -66,42 +70,10 @@ class LaravelDatabase(LaravelQueues):
             if not IDENTIFIER.fullmatch(name):
                 raise InvalidSettings(f"table name must consist of letters, digits and '_', got {name!r}")
         self._table, self._failed = table, failed_table
-        self._url, self._dialect = url, _dialect(url)
-        self._connection: Any = None
-        self._lock = threading.Lock()
+        self._database = Database(url)
+        self._dialect, self._transaction = self._database.dialect, self._database.transaction
+        self.close = self._database.close
         self._has_own_tables = False
-
-    # --- the connection
-
-    @contextmanager
-    def _transaction(self) -> Generator["Transaction"]:
-        """One transaction on the one connection. Raises StoreUnavailable; the next call connects again."""
-        with self._lock:
-            began = False
-            try:
-                self._connection = self._connection or self._dialect.connect(self._url)
-                transaction = Transaction(self._connection, self._dialect)
-                began = True
-                yield transaction
-                self._connection.commit()
-            except (self._dialect.error, OSError) as error:
-                self._disconnect()
-                raise StoreUnavailable(f"database of the bridge: {error}", unknown=began) from error
-            except BaseException:
-                self._disconnect()
-                raise
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                connection.close()
-            except Exception:  # it is broken already
-                return
-
-    def close(self) -> None:
-        with self._lock:
-            self._disconnect()
 
     # --- queue
 
@@ -119,9 +91,12 @@ class LaravelDatabase(LaravelQueues):
                 f" MIN(CASE WHEN reserved_at IS NULL THEN available_at END) FROM {self._table} WHERE queue = %s",
                 [queue, *cut, cut[1], queue],
             )
+            in_batches = 0
+            if run.rows(self._dialect.has_held)[0][0]:
+                [[in_batches]] = run.rows("SELECT COUNT(*) FROM duetime_held WHERE queue = %s", [queue])
         ready, held = int(ready or 0), int(held or 0)
         due_at = None if oldest is None else int(oldest) * 1000
-        return Sizes(ready=ready, delayed=total - ready - held, reserved=held, oldest_due_at=due_at)
+        return Sizes(ready, total - ready - held, reserved=held, held=in_batches, oldest_due_at=due_at)
 
     def add_texts(self, queue: str, texts: Sequence[tuple[str, bytes]]) -> None:
         with self._transaction() as run:
@@ -172,50 +147,44 @@ class LaravelDatabase(LaravelQueues):
                 found.append(ReservedJob(queue, text, read, attempts + 1, number))
         return found
 
-    def _is_held(self, run: "Transaction", job: ReservedJob) -> bool:
-        """Locks the row, waiting for others that hold it. It is ours while nobody else has raised its attempts."""
-        run.write_lock()
-        return bool(
-            run.rows(
+    def _if_held(self, job: ReservedJob, change: Callable[["Transaction"], object]) -> bool:
+        """Change the row unless somebody else has raised its attempts since. Waits for others that lock the row."""
+        with self._transaction() as run:
+            run.write_lock()
+            held = run.rows(
                 f"SELECT id FROM {self._table} WHERE id = %s AND attempts = %s"
                 f" AND reserved_at IS NOT NULL{self._dialect.lock}",
                 [job.handle, job.attempts],
             )
-        )
+            if held:
+                change(run)
+        return bool(held)
+
+    def _delete_row(self, run: "Transaction", job: ReservedJob) -> None:
+        run.execute(f"DELETE FROM {self._table} WHERE id = %s", [job.handle])
 
     def delete(self, job: ReservedJob) -> bool:
-        with self._transaction() as run:
-            if not self._is_held(run, job):
-                return False
-            run.execute(f"DELETE FROM {self._table} WHERE id = %s", [job.handle])
-            return True
+        return self._if_held(job, lambda run: self._delete_row(run, job))
 
     def release(self, job: ReservedJob, delay_s: float) -> bool:
         """As Laravel does: the row is deleted and inserted again, with a new id."""
-        with self._transaction() as run:
-            if not self._is_held(run, job):
-                return False
+
+        def insert_again(run: Transaction) -> None:
             now = run.now()
-            run.execute(f"DELETE FROM {self._table} WHERE id = %s", [job.handle])
+            self._delete_row(run, job)
             self._insert(run, job.queue, job.text, now, math.ceil(now + delay_s), job.attempts)
-            return True
+
+        return self._if_held(job, insert_again)
 
     def extend(self, job: ReservedJob) -> bool:
-        with self._transaction() as run:
-            if not self._is_held(run, job):
-                return False
-            run.execute(f"UPDATE {self._table} SET reserved_at = %s WHERE id = %s", [int(run.now()), job.handle])
-            return True
+        update = f"UPDATE {self._table} SET reserved_at = %s WHERE id = %s"
+        return self._if_held(job, lambda run: run.execute(update, [int(run.now()), job.handle]))
 
     def fail(self, job: ReservedJob, error: str) -> bool:
-        with self._transaction() as run:
-            if not self._is_held(run, job):
-                return False
-            self._move_to_failed(run, job, error)
-            return True
+        return self._if_held(job, lambda run: self._move_to_failed(run, job, error))
 
     def _move_to_failed(self, run: "Transaction", job: ReservedJob, error: str) -> None:
-        run.execute(f"DELETE FROM {self._table} WHERE id = %s", [job.handle])
+        self._delete_row(run, job)
         run.execute(
             f"INSERT INTO {self._failed} (uuid, connection, queue, payload, exception, failed_at)"
             " VALUES (%s, %s, %s, %s, %s, CURRENT_TIMESTAMP)",
@@ -239,15 +208,15 @@ class LaravelDatabase(LaravelQueues):
         self._make_own_tables()
         with self._transaction() as run:
             run.write_lock()
-            left = run.rows("SELECT MIN(batch) FROM duetime_held WHERE queue = %s", [queue])
-            name = left[0][0] or self._hold_new(run, queue, limit, size)
+            [[left]] = run.rows("SELECT MIN(batch) FROM duetime_held WHERE queue = %s", [queue])
+            name = left or self._hold_new(run, queue, limit, size)
             rows = run.rows(
                 "SELECT due_at, payload, attempts FROM duetime_held WHERE batch = %s AND queue = %s ORDER BY number",
                 [name, queue],
             )
         return (
             self._batch(queue, name, [(due_at, text.encode(), attempts) for due_at, text, attempts in rows])
-            if rows
+            if rows or left
             else None
         )
 
@@ -291,6 +260,42 @@ class LaravelDatabase(LaravelQueues):
                     self._insert(run, queue, text, now, int(now))
 
 
+class Database:
+    """One connection, which is opened again after an error."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self.dialect = url, _dialect(url)
+        self._connection: Any = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def transaction(self) -> Generator["Transaction"]:
+        """Raises StoreUnavailable."""
+        with self._lock:
+            began = False
+            try:
+                self._connection = self._connection or self.dialect.connect(self._url)
+                transaction = Transaction(self._connection, self.dialect)
+                began = True
+                yield transaction
+                self._connection.commit()
+            except (self.dialect.error, OSError) as error:
+                self._disconnect()
+                raise StoreUnavailable(f"database of the bridge: {error}", unknown=began) from error
+            except BaseException:
+                self._disconnect()
+                raise
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        with suppress(Exception):  # it is broken already, or there is none
+            connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._disconnect()
+
+
 class Transaction:
     """Statements with %s for values, on any of the three drivers."""
 
@@ -318,20 +323,6 @@ class Transaction:
         return float(self.rows(self._dialect.now)[0][0]) if self._dialect.now else time.time()
 
 
-@contextmanager
-def database(url: str) -> Generator[Transaction]:
-    """One transaction on a connection of its own, to read from. Raises StoreUnavailable."""
-    dialect = _dialect(url)
-    try:
-        connection = dialect.connect(url)
-        try:
-            yield Transaction(connection, dialect)
-        finally:
-            connection.close()
-    except dialect.error as error:
-        raise StoreUnavailable(f"database of the bridge: {error}") from error
-
-
 _UNREADABLE = read_payload(b'{"job": "unreadable"}')
 
 
@@ -350,17 +341,21 @@ def _dialect(url: str) -> Dialect:
     try:
         match scheme:
             case "sqlite":
-                return Dialect(_open_sqlite, "", "", "", "TEXT", sqlite3.Error)
+                has_held = "SELECT COUNT(*) FROM sqlite_master WHERE name = 'duetime_held'"
+                return Dialect(_open_sqlite, "", "", "", "TEXT", has_held, sqlite3.Error)
             case "postgresql" | "postgres":
                 import psycopg  # noqa: PLC0415 (optional driver)
 
                 now = "SELECT extract(epoch FROM clock_timestamp())"
-                return Dialect(psycopg.connect, " FOR UPDATE", " SKIP LOCKED", now, "TEXT", psycopg.Error)
+                has_held = HAS_HELD.format(schema="current_schema()")
+                return Dialect(psycopg.connect, " FOR UPDATE", " SKIP LOCKED", now, "TEXT", has_held, psycopg.Error)
             case "mysql":
                 import pymysql  # noqa: PLC0415 (optional driver)
 
                 now = "SELECT UNIX_TIMESTAMP(NOW(6))"
-                return Dialect(_open_mysql, " FOR UPDATE", " SKIP LOCKED", now, "LONGTEXT", pymysql.MySQLError)
+                has_held = HAS_HELD.format(schema="DATABASE()")
+                error = pymysql.MySQLError
+                return Dialect(_open_mysql, " FOR UPDATE", " SKIP LOCKED", now, "LONGTEXT", has_held, error)
             case _:
                 raise InvalidSettings(f"database URL must be postgresql://, mysql:// or sqlite:, got {scheme!r}")
     except ModuleNotFoundError as missing:

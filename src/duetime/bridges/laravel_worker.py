@@ -1,11 +1,5 @@
 """A worker that runs Laravel's jobs in Python, next to PHP workers on the same queues.
 
-    from duetime.bridges.laravel import connect
-    from duetime.bridges.laravel_worker import LaravelWorker
-
-    worker = LaravelWorker(connect("redis://localhost/0"), {"App\\\\Jobs\\\\SendMail": send_mail})
-    worker.run()                                   # until TERM or INT; running jobs are finished first
-
 A handler gets the LaravelJob. Jobs without a handler are left to other workers: they are released again without
 counting as a failure. Reservations are renewed by `consumer/` while a handler runs.
 """

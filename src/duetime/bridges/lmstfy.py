@@ -7,7 +7,6 @@ kept. `LmstfyDeadLetters` moves the dead letters, and `tokens` reads who may use
 """
 
 import base64
-import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
@@ -15,15 +14,13 @@ from typing import Any
 
 import msgspec
 
-from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes
+from duetime.bridges.foreign import HELD_BYTES, ForeignQueues, HeldBatch, Sizes, own_id
 from duetime.bridges.redis_scripts import ForeignRedis
 from duetime.model.clock import SystemClock
 from duetime.model.errors import InvalidRequest
 from duetime.model.ids import IdMaker
-from duetime.model.job import MAX_TRIES, Delivery, NewJob
-from duetime.model.names import MAX_ID
+from duetime.model.job import MAX_TRIES, NewJob
 
-SYSTEM = "lmstfy"
 TIMER = "timer_set"
 PLAIN_ID = 26
 
@@ -35,8 +32,8 @@ class StoredJob(msgspec.Struct):
     attributes: dict[str, str] | None = None
 
 
-class Lmstfy:
-    system = SYSTEM
+class Lmstfy(ForeignQueues):
+    system = "lmstfy"
 
     def __init__(self, url: str) -> None:
         self._redis = ForeignRedis(url)
@@ -63,13 +60,14 @@ class Lmstfy:
             delayed=delayed - reserved,
             reserved=reserved,
             quarantined=self._redis.call("LLEN", f"d/{space}/{name}"),
+            held=self._redis.count_held(f"{self._held}/{queue}", 5),
             oldest_due_at=None if earliest is None else int(earliest * 1000),
         )
 
     def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
         space, name = split(queue)
         new, held = self._ids.make(), f"{self._held}/{queue}"
-        keys = [f"{self._list}/{space}/{name}", TIMER, held, f"{held}/{new}", f"d/{space}/{name}"]
+        keys = [f"{self._list}/{space}/{name}", TIMER, held, f"{held}:{new}", f"d/{space}/{name}"]
         entries: list[bytes] = []
         while True:
             given = [new, limit, size, f"j/{space}/{name}/", *entries]
@@ -82,8 +80,7 @@ class Lmstfy:
                 return None
         if left := entries[tried:]:
             self._scans[queue] = chain(left, self._scans[queue])
-        fields: Any = self._redis.call("LRANGE", f"{held}/{batch}", 0, -1)
-        stored = [fields[n : n + 5] for n in range(0, len(fields), 5)]
+        stored = self._redis.batch(f"{held}:{batch}", 5)
         return HeldBatch(batch, [_as_job(*one) for one in stored], stored)
 
     def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
@@ -98,10 +95,7 @@ class Lmstfy:
         # First, because a batch that is gone is not found again; a batch that is left has the bodies, too.
         if bodies:
             self._redis.call("UNLINK", *bodies)
-        self._redis.forget(held, f"{held}/{batch.name}", batch.name, given)
-
-    def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
-        raise InvalidRequest("jobs cannot be relayed to lmstfy: its clients work with Duetime's server")
+        self._redis.forget(held, f"{held}:{batch.name}", batch.name, given)
 
     def close(self) -> None:
         self._redis.close()
@@ -148,7 +142,8 @@ class LmstfyDeadLetters(Lmstfy):
     _list, _held = "d", "duetime_held_dead"
 
     def sizes(self, queue: str) -> Sizes:
-        return Sizes(ready=self._redis.call("LLEN", "d/{}/{}".format(*split(queue))), delayed=0)
+        held = self._redis.count_held(f"{self._held}/{queue}", 5)
+        return Sizes(ready=self._redis.call("LLEN", "d/{}/{}".format(*split(queue))), delayed=0, held=held)
 
     def _next_delayed(self, queue: str, limit: int) -> list[bytes]:
         return []
@@ -194,9 +189,8 @@ def _as_job(due_ms: bytes, tries: bytes, job_id: bytes, ttl_ms: bytes, stored: b
             body, attributes = base64.b64decode(read.body or ""), {**(read.attributes or {}), **attributes}
         except (msgspec.MsgspecError, ValueError):
             attributes["lmstfy.invalid"] = "true"
-    ours = theirs if len(theirs) <= MAX_ID and theirs.isprintable() else hashlib.sha256(job_id).hexdigest()[:32]
     return NewJob(
-        ours,
+        own_id(job_id),
         body,
         due_at=int(due_ms),
         ttl_ms=max(1, int(ttl_ms)) if int(ttl_ms) >= 0 else 0,

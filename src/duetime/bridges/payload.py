@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from duetime.model.errors import InvalidRequest
+from duetime.model.job import MAX_TRIES
 
 ALPHABET = string.ascii_letters + string.digits
 OBJECT_JOB = "Illuminate\\Queue\\CallQueuedHandler@call"
@@ -46,6 +47,10 @@ class LaravelPayload(Struct, rename={"name": "job"}):
     timeoutAt: float | None = None
 
     @property
+    def reservations(self) -> int:
+        return 0 if self.attempts is UNSET else self.attempts
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names by which a handler can be registered, the most specific first.
 
@@ -68,6 +73,12 @@ class LaravelPayload(Struct, rename={"name": "job"}):
             return ends_at <= time.time()
         most = tries if self.maxTries is None else self.maxTries
         return 0 < most <= attempts
+
+    def tries_after(self, attempts: int) -> int:
+        """The tries that are left after so many attempts, 0 for unlimited ones; at least one."""
+        if self.maxTries == 0 or self.retryUntil or self.timeoutAt:
+            return 0
+        return min(max(1, (self.maxTries or 1) - attempts), MAX_TRIES)
 
     def backoff_s(self, attempt: int, default_s: int) -> int:
         """The wait after a failed attempt: the entry of that attempt, else the last one."""

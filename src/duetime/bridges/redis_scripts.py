@@ -51,10 +51,20 @@ class ForeignRedis:
 
     def forget(self, held: str, batch: str, name: str, back: Sequence[Sequence[Any]]) -> None:
         """Delete a held batch and, in the same step, put jobs back: ("ZADD", key, score, job) or ("RPUSH", key, "",
-        job) each.
+        job) each. After these two, ("PUBLISH", channel, message, job) announces a job that is now the first.
         """
         keys = [held, batch, *(key for _, key, *_ in back)]
         self.run("forget", keys, [name, *(part for verb, _, *rest in back for part in (verb, *rest))])
+
+    def batch(self, key: str, fields: int) -> list[list[Any]]:
+        """The jobs of a held batch, each with so many fields."""
+        stored: Any = self.call("LRANGE", key, 0, -1)
+        return [stored[n : n + fields] for n in range(0, len(stored), fields)]
+
+    def count_held(self, held: str, fields: int) -> int:
+        """The jobs of all held batches of a queue."""
+        names: Any = self.call("ZRANGE", held, 0, -1)
+        return sum(self.call("LLEN", f"{held}:{name.decode()}") // fields for name in names)
 
     def call(self, *command: Any) -> Any:
         """One command, as redis-py answers it."""

@@ -1,16 +1,9 @@
-"""Redisson's RDelayedQueue and RBlockingQueue on the keys that Java programs use.
+"""Redisson's RDelayedQueue and RBlockingQueue on the keys that Java programs use, with StringCodec or a JSON codec.
 
-    from duetime.bridges.redisson import Redisson
-
-    with Redisson("redis://localhost/0", codec="json") as redisson:
-        redisson.delayed_queue("mail").offer({"to": "ann"}, "5m")
-        value = redisson.blocking_queue("mail").take()
-
-The Java side must use StringCodec or a JSON codec; Kryo, its default, cannot be read here. Each open queue runs a
-mover, as in Java: it transfers due elements, sleeps until the next one is due, and is woken by the channel. Movers of
-Java and ours run side by side. Unlike Java's, ours also check every few seconds, compare with the clock of Redis, and
-set an element that cannot be read aside (in `duetime_quarantine:{Q}`) where it would stop Redisson for good.
-A value that was taken is gone, as in Java: there is no acknowledgement on these keys.
+Each open queue runs a mover, as in Java: it transfers due elements, sleeps until the next one is due, and is woken by
+the channel. Movers of Java and ours run side by side. Unlike Java's, ours also check every few seconds, compare with
+the clock of Redis, and set an element that cannot be read aside (in `duetime_quarantine:{Q}`) where it would stop
+Redisson for good. A value that was taken is gone, as in Java: there is no acknowledgement on these keys.
 """
 
 import hashlib
@@ -23,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
-from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes, relayed_id
+from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes, own_id
 from duetime.bridges.redis_scripts import ForeignRedis
 from duetime.model.backoff import Outage
 from duetime.model.clock import Duration, SystemClock, duration_ms
@@ -176,6 +169,7 @@ class Redisson:
             ready=call("LLEN", keys.values),
             delayed=call("ZCARD", keys.timeouts),
             quarantined=call("LLEN", keys.quarantine),
+            held=self.redis.count_held(keys.held, 3),
             oldest_due_at=None if first is None else int(first),
         )
 
@@ -188,8 +182,7 @@ class Redisson:
         ).decode()
         if not name:
             return None
-        held: Any = self.redis.call("LRANGE", keys.batch(name), 0, -1)
-        triples = [(int(held[n]), held[n + 1], held[n + 2]) for n in range(0, len(held), 3)]
+        triples = [(int(due_at), kind, stored) for due_at, kind, stored in self.redis.batch(keys.batch(name), 3)]
         return HeldBatch(name, [_as_job(queue, name, n, *one) for n, one in enumerate(triples)], triples)
 
     def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
@@ -198,7 +191,11 @@ class Redisson:
             if kind == b"value":
                 given.append(("RPUSH", keys.values, "", stored))
             else:
-                given += [("ZADD", keys.timeouts, due_at, stored), ("RPUSH", keys.elements, "", stored)]
+                given += [
+                    ("ZADD", keys.timeouts, due_at, stored),
+                    ("RPUSH", keys.elements, "", stored),
+                    ("PUBLISH", keys.channel, due_at, stored),
+                ]
         self.redis.forget(keys.held, keys.batch(batch.name), batch.name, given)
 
     def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
@@ -215,7 +212,7 @@ def _as_job(queue: str, batch: str, number: int, due_at: int, kind: bytes, store
     theirs = f"{batch}.{number}" if kind == b"value" else hashlib.blake2b(stored, digest_size=16).hexdigest()
     if value is None:
         value, attributes["redisson.invalid"] = stored, "true"
-    return NewJob(relayed_id(SYSTEM, theirs), value, due_at=due_at, attributes=attributes)
+    return NewJob(own_id(theirs.encode(), f"{SYSTEM}-"), value, due_at=due_at, attributes=attributes)
 
 
 class RedissonDelayedQueue:
@@ -306,10 +303,17 @@ class RedissonBlockingQueue:
                 return None
 
     def take(self) -> Any:
-        """Take the first value, waiting for one."""
-        while (found := self.poll(CHECK_S)) is None:
-            pass
-        return found
+        """Take the first value, waiting for one. It goes on after Redis was unavailable."""
+        outage = Outage()
+        while True:
+            try:
+                if (found := self.poll(CHECK_S)) is not None:
+                    return found
+                outage.worked()
+            except StoreUnavailable as error:
+                if outage.failed():
+                    log.warning("bridge_unavailable", extra={"queue": self._keys.values, "error": error.message})
+                time.sleep(outage.pause_s)
 
     def size(self) -> int:
         return self._redis.call("LLEN", self._keys.values)

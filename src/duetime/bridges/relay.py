@@ -14,14 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from duetime.bridges.foreign import HELD_BYTES, ForeignQueues
+from duetime.bridges.foreign import HELD_BYTES, ForeignQueues, HeldBatch
 from duetime.client import Client, calls
 from duetime.client.call import Call
+from duetime.client.client import LeasedJob
 from duetime.client.store_link import STORE_ONLY
 from duetime.engine.recorder import StoreCall
 from duetime.model.backoff import Outage
 from duetime.model.clock import MAX_INSTANT
-from duetime.model.errors import InvalidRequest, LeaseLost, StoreUnavailable
+from duetime.model.errors import (
+    DuetimeError,
+    InvalidRequest,
+    LeaseLost,
+    MarkMismatch,
+    QueueFull,
+    StoreUnavailable,
+    TooManyRequests,
+    TopicOffline,
+)
 from duetime.model.job import DAY_MS, IfExists, Lease, Moved, NewJob, Reason, chunks, payload_bytes
 from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Mark, Pushed, Withdrawal
@@ -34,9 +44,12 @@ MARK_LIFE_MS = 30 * DAY_MS
 """A batch must be forgotten within this time after it was pushed; later its jobs could come twice."""
 IDLE_S = 0.5
 LEASE_S = 60
+REFUSED_S = 60
+"""A job that the other system refuses is due again here after this time."""
+WAITED_FOR = (StoreUnavailable, QueueFull, TopicOffline, TooManyRequests)
+"""States of either side that end by themselves, so that a relay goes on later."""
 DEAD_THERE = "was a dead letter in the other system"
 
-Report = Callable[[int], None]
 PushCall = Callable[[Queue, Sequence[NewJob], IfExists, Mark | None], Call[Pushed]]
 
 
@@ -75,22 +88,25 @@ async def _kill_waiting(engine: "Engine", lease: Lease) -> Moved:
 class Relay:
     """`push` is the call that adds jobs here: `calls.push`, or `bury` for dead letters.
 
-    `report` is called with the number of jobs that were moved, `refuse` with each job that Duetime refuses (its body
-    is too large, for example) and the reason. Such a job stays in the other system. `stop` is asked before each batch.
+    `report` is called with the number of jobs that were moved, `refuse` with each job that the other side refuses (its
+    body is too large, for example) and the reason. Such a job stays where it is. `wait` is called with the reason when
+    a relay that follows begins to wait for one of the sides. `stop` is asked before each batch.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it tells its caller
         self,
         foreign: ForeignQueues,
         client: Client,
         *,
         push: PushCall = calls.push,
-        report: Report = lambda _: None,
-        refuse: Callable[[NewJob, str], None] = lambda _, __: None,
+        report: Callable[[int], None] = lambda _: None,
+        refuse: Callable[[NewJob | LeasedJob, str], None] = lambda _, __: None,
+        wait: Callable[[str], None] = lambda _: None,
         stop: Callable[[], bool] = bool,
     ) -> None:
         self._foreign, self._client, self._report, self._stop = foreign, client, report, stop
-        self._push_call, self._refuse = push, refuse
+        self._push_call, self._refuse, self._wait = push, refuse, wait
+        self._most = BATCH
         self._refused: set[bytes] = set()
         # Of the batch that had most of those: a batch must have room for them, and for others.
         self._refused_jobs, self._refused_bytes = 0, 0
@@ -110,11 +126,12 @@ class Relay:
         while not self._stop():
             try:
                 count = step()
-            except StoreUnavailable:
-                # Either side may be away for a while. What is held or leased is found again.
+            except WAITED_FOR as error:
+                # What is held or leased is found again.
                 if not follow:
                     raise
-                outage.failed()
+                if outage.failed():
+                    self._wait(error.message)
                 time.sleep(outage.pause_s)
                 continue
             outage.worked()
@@ -136,21 +153,46 @@ class Relay:
                 return moved
 
     def _fetch_batch(self, theirs: str, ours: Queue) -> int:
-        batch = self._foreign.hold(theirs, BATCH + self._refused_jobs, HELD_BYTES + self._refused_bytes)
-        if batch is None:
-            return 0
-        back: list[int] = []
+        while batch := self._foreign.hold(theirs, self._most + self._refused_jobs, HELD_BYTES + self._refused_bytes):
+            if batch.jobs:
+                return self._move(theirs, ours, batch)
+            # Its jobs have expired there, or another relay has just ended it.
+            self._foreign.forget(theirs, batch)
+        return 0
+
+    def _move(self, theirs: str, ours: Queue, batch: HeldBatch) -> int:
+        left = set(range(len(batch.jobs)))
+        try:
+            self._push_batch(ours, batch, left)
+        except (StoreUnavailable, MarkMismatch):
+            raise  # a push may have taken effect, so the batch is pushed again under its name
+        except DuetimeError:
+            # The queue here is full, for example. The other system's workers can have what is left.
+            self._foreign.forget(theirs, batch, sorted(left))
+            self._most = max(1, len(batch.jobs) // 2)
+            raise
+        self._foreign.forget(theirs, batch, sorted(left))
+        self._most = min(BATCH, 2 * self._most)
+        self._refused_jobs = max(self._refused_jobs, len(left))
+        self._refused_bytes = max(self._refused_bytes, sum(len(batch.jobs[n].body) for n in left))
+        return len(batch.jobs) - len(left)
+
+    def _push_batch(self, ours: Queue, batch: HeldBatch, left: set[int]) -> None:
+        """Takes the places of the jobs that are here out of `left`."""
         first = 0
         for number, part in enumerate(chunks(batch.jobs, size=payload_bytes)):
-            try:
-                self._push(ours, f"{batch.name}.{number}", part)
-            except InvalidRequest:
-                back += self._push_each(ours, f"{batch.name}.{number}", part, first)
+            name, places = f"{batch.name}.{number}", range(first, first + len(part))
             first += len(part)
-        self._foreign.forget(theirs, batch, back)
-        self._refused_jobs = max(self._refused_jobs, len(back))
-        self._refused_bytes = max(self._refused_bytes, sum(len(batch.jobs[n].body) for n in back))
-        return len(batch.jobs) - len(back)
+            with suppress(InvalidRequest):  # it does not say which job is refused
+                self._push(ours, name, part)
+                left.difference_update(places)
+                continue
+            for place, job in zip(places, part, strict=True):
+                try:
+                    self._push(ours, f"{name}.{place}", [job])
+                    left.discard(place)
+                except InvalidRequest as error:
+                    self._name_refused(job, error)
 
     def _push(self, ours: Queue, name: str, jobs: Sequence[NewJob]) -> None:
         """All or none, and once for each name."""
@@ -158,27 +200,36 @@ class Relay:
         mark = Mark(f"relay-{self._foreign.system}-{name}", digest, MARK_LIFE_MS)
         self._client.send(self._push_call(ours, jobs, IfExists.KEEP, mark))
 
-    def _push_each(self, ours: Queue, name: str, jobs: Sequence[NewJob], first: int) -> list[int]:
-        """Returns the places in the batch of those that were refused."""
-        refused: list[int] = []
-        for place, job in enumerate(jobs, first):
-            try:
-                self._push(ours, f"{name}.{place}", [job])
-            except InvalidRequest as error:
-                refused.append(place)
-                # By its body: a job without an id of its own gets another one in each batch.
-                body = hashlib.sha256(job.body).digest()
-                if body not in self._refused:
-                    self._refused.add(body)
-                    self._refuse(job, error.message)
-        return refused
+    def _name_refused(self, job: NewJob | LeasedJob, error: InvalidRequest) -> None:
+        """Once, by its body: a job without an id of its own gets another one in each batch."""
+        digest = hashlib.sha256(job.body).digest()
+        if digest not in self._refused:
+            self._refused.add(digest)
+            self._refuse(job, error.message)
 
     def _send(self, ours: Queue, theirs: str) -> int:
         leased = self._client.queue(ours.name).reserve(limit=BATCH, ttr=LEASE_S, wait=IDLE_S)
         if not leased:
             return 0
-        self._foreign.accept(theirs, [job.delivery for job in leased])
-        for answer in self._client.queue(ours.name).ack(leased):
+        accepted = self._accept(theirs, leased)
+        for answer in self._client.queue(ours.name).ack(accepted):
             if isinstance(answer, Exception) and not isinstance(answer, LeaseLost):
                 raise answer
-        return len(leased)
+        return len(accepted)
+
+    def _accept(self, theirs: str, leased: Sequence[LeasedJob]) -> Sequence[LeasedJob]:
+        """Returns the jobs that the other system has now. Those that it refuses are due here again after a while."""
+        try:
+            self._foreign.accept(theirs, [job.delivery for job in leased])
+        except InvalidRequest:
+            accepted: list[LeasedJob] = []
+            for job in leased:
+                try:
+                    self._foreign.accept(theirs, [job.delivery])
+                    accepted.append(job)
+                except InvalidRequest as error:
+                    self._name_refused(job, error)
+                    with suppress(LeaseLost):
+                        self._client.give_back(job, delay=REFUSED_S)
+            return accepted
+        return leased

@@ -17,6 +17,7 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import note, safe
 from duetime.cli.progress import show_progress
 from duetime.client import calls
+from duetime.client.client import LeasedJob
 from duetime.client.topics import Topics
 from duetime.model.clock import duration_ms
 from duetime.model.errors import DuetimeError, InvalidRequest, TopicExists
@@ -56,10 +57,12 @@ class ForeignPlace:
         str | None,
         typer.Option(metavar="CLASS@METHOD", help="Laravel: the PHP handler for jobs of ours that are no tasks."),
     ] = None
+    buckets: Annotated[int, typer.Option(min=1, metavar="N", help="php-delayqueue: its number of buckets.")] = 2
 
     @contextmanager
     def opened(self) -> Generator[ForeignQueues]:
-        foreign = open_foreign(self.system, self.source, BridgeOptions(self.prefix, self.retry_after, self.handler))
+        options = BridgeOptions(self.prefix, self.retry_after, self.handler, self.buckets)
+        foreign = open_foreign(self.system, self.source, options)
         try:
             yield foreign
         finally:
@@ -121,6 +124,7 @@ def _show(foreign: ForeignQueues, target: Target) -> None:
             "ready ": [f"{sizes.ready:,}" for _, sizes in found],
             "delayed ": [f"{sizes.delayed:,}" for _, sizes in found],
             "reserved ": [f"{sizes.reserved:,}" for _, sizes in found],
+            "held ": [f"{sizes.held:,}" for _, sizes in found],
             "set aside ": [f"{sizes.quarantined:,}" for _, sizes in found],
             "late ": [_late(sizes) for _, sizes in found],
         },
@@ -133,6 +137,7 @@ def _document(sizes: Sizes) -> dict[str, Any]:
         "ready": sizes.ready,
         "delayed": sizes.delayed,
         "reserved": sizes.reserved,
+        "held": sizes.held,
         "set_aside": sizes.quarantined,
         "oldest_due_at": sizes.oldest_due_at,
     }
@@ -187,6 +192,7 @@ def drain(
         with place.opened() as foreign:
             sizes = foreign.sizes(direction.queue)
         text = f"{direction.queue}: {sizes.ready:,} ready, {sizes.delayed:,} delayed, {sizes.reserved:,} reserved"
+        text += f", {sizes.held:,} held by a relay" if sizes.held else ""
         target.answer.show({"queue": direction.queue, **_document(sizes)}, text)
         return
     left = _move(place, direction, target, follow=False)
@@ -200,9 +206,11 @@ def _move(place: ForeignPlace, direction: Direction, target: Target, *, follow: 
     ours = direction.ours(target.space)
     refused: list[str] = []
 
-    def refuse(job: NewJob, reason: str) -> None:
+    place_of_refused = ours if back else direction.queue
+
+    def refuse(job: NewJob | LeasedJob, reason: str) -> None:
         refused.append(job.id)
-        typer.echo(f"job {job.id} was refused and stays in {direction.queue}: {reason}", err=True)
+        note(f"job {safe(job.id)} was refused and stays in {safe(str(place_of_refused))}: {safe(reason)}")
 
     with (
         place.opened() as foreign,
@@ -210,7 +218,10 @@ def _move(place: ForeignPlace, direction: Direction, target: Target, *, follow: 
         interrupts() as stopped,
         show_progress("relaying", as_json=target.json, unit="jobs") as progress,
     ):
-        moving = Relay(foreign, client, report=progress.advance_to, refuse=refuse, stop=stopped)
+        moving = Relay(
+            foreign, client, report=progress.advance_to, refuse=refuse, stop=stopped,
+            wait=lambda reason: note(f"waiting: {safe(reason)}"),
+        )  # fmt: skip
         try:
             if back:
                 moved = moving.from_duetime(ours, direction.queue, follow=follow)
@@ -224,6 +235,8 @@ def _move(place: ForeignPlace, direction: Direction, target: Target, *, follow: 
     text = f"{moved:,} jobs moved from {names[0]} to {names[1]}"
     if not back and left.total:
         text += f"; {left.total:,} are left there, {left.reserved:,} of them reserved"
+    elif not back and not moved:
+        text += "; the queue is empty or does not exist"
     if refused:
         text += f"; {len(refused):,} were refused"
     target.answer.show(
@@ -366,7 +379,7 @@ def _import_queue(
     stopped: Callable[[], bool],
     advance: Callable[[], None],
 ) -> None:
-    def refuse(job: NewJob, reason: str) -> None:
+    def refuse(job: NewJob | LeasedJob, reason: str) -> None:
         one.refused += 1
         note(f"job {safe(job.id)} was refused and stays in {safe(one.theirs)}: {reason}")
 

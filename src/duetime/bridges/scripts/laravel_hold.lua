@@ -1,5 +1,6 @@
--- Moves jobs out of a Laravel queue into a batch of their own: ready ones first, then delayed ones by their due time.
--- KEYS: ready list, delayed zset, notify list, zset of batches, list of the batch
+-- Moves jobs out of a Laravel queue into a batch of their own: ready ones first, then delayed ones by their due time,
+-- then reserved ones whose reservation has ended.
+-- KEYS: ready list, delayed zset, notify list, zset of batches, list of the batch, reserved zset
 -- ARGV: name of the new batch, most jobs, bytes after which no further job is moved
 -- Returns the name of the batch: one that was left behind if there is one, else a new one; '' if there is nothing to
 -- hold. The list of a batch has pairs of (due time in ms, payload).
@@ -14,7 +15,11 @@ while jobs < tonumber(ARGV[2]) and bytes < tonumber(ARGV[3]) do
         redis.call('LPOP', KEYS[3])
     else
         local head = redis.call('ZPOPMIN', KEYS[2])
-        if not head[1] then break end
+        if not head[1] then
+            head = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', time[1], 'WITHSCORES', 'LIMIT', 0, 1)
+            if not head[1] then break end
+            redis.call('ZREM', KEYS[6], head[1])
+        end
         due_ms, text = tonumber(head[2]) * 1000, head[1]
     end
     redis.call('RPUSH', KEYS[5], string.format('%.0f', due_ms), text)
