@@ -2,10 +2,20 @@
 
 import re
 import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
 
 import duetime
+from duetime.console import lake_lookup
+from duetime.console.lake_lookup import EVENT_COLUMNS, JOB_COLUMNS, FoundInLake, find_in_lake, read_entries
 from duetime.console.searches import readable
+from duetime.model.names import Queue
 from tests.console.conftest import Visitor
+from tests.plugins.serving import serving
 from tests.plugins.until import until
 
 
@@ -94,3 +104,58 @@ async def test_a_job_is_looked_up_by_its_topic_and_id(boss: Visitor, remote: due
     remote.queue(name).take("1m").ack()
     await until(lambda: boss.get("search", q=f"{name} 17").url.path == "/console/job")  # finished
     assert boss.get("search", q=f"{name} 18").url.path == "/console/search"
+
+
+DAY = 1_794_000_000_000
+"""2026-11-06."""
+
+
+def write_lake(folder: Path, table: str, rows: list[dict[str, Any]]) -> None:
+    """One file of a table as pipelines publish it, with the columns that the console reads."""
+    place = folder / table / "current" / "date=2026-11-06"
+    place.mkdir(parents=True)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), place / "part-0.parquet")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Two finished jobs, of which the first still has its events."""
+    key = {"pool": "default", "namespace": "shop", "queue": "mail", "born": DAY}
+    job = {name: None for name in JOB_COLUMNS} | key | {"accepted_at": DAY, "attempt": 2, "first_due_at": DAY}
+    job |= {"last_delivered_at": DAY + 60_000, "ended_at": DAY + 61_000, "last_at": DAY + 61_000, "outcome": "acked"}
+    write_lake(tmp_path, "jobs", [job | {"id": "mail-1"}, job | {"id": "mail-2"}, job | {"id": "nail-1"}])
+    event = {name: 0 for name in EVENT_COLUMNS} | key | {"id": "mail-1", "node": "n", "reason": "", "due_at": DAY}
+    steps = [("accepted", 0, 0), ("delivered", 1, 5_000), ("released", 1, 6_000), ("delivered", 2, 60_000)]
+    rows = [
+        event | {"event": name, "attempt": attempt, "ts": DAY + late, "seq": seq}
+        for seq, (name, attempt, late) in enumerate([*steps, ("acked", 2, 61_000)], 1)
+    ]
+    write_lake(tmp_path, "events", rows)
+    return tmp_path
+
+
+def test_a_job_that_the_journal_forgot_is_found_in_the_lake(
+    lake: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with serving(tmp_path_factory.mktemp("served"), "--dev", DUETIME_LAKE=str(lake)) as served:
+        visitor = Visitor(served.admin)
+        with visitor.http:
+            found = visitor.get("search", q="mail-1")
+            assert (found.url.path, found.url.params["queue"]) == ("/console/job", "mail")
+            assert "From the pipelines" in found.text
+            assert re.findall(r'data-label="Try">(\d)', found.text) == ["2", "1"]
+            assert "1 m" in found.text  # how late the second try was
+            # Its events are gone: what the table of jobs has of it.
+            assert re.findall(r'data-label="Try">(\d)', visitor.get("search", q="mail-2").text) == ["2"]
+            both = visitor.get("search", q="mail-")
+            assert "mail-1" in both.text
+            assert "mail-2" in both.text
+            assert "nail-1" not in both.text
+
+
+def test_a_search_says_that_it_could_not_read_the_lake(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_in_lake(str(lake), "mail-1").is_whole
+    assert find_in_lake("s3a://bucket/lake", "mail-1") == FoundInLake((), is_whole=True)
+    monkeypatch.setattr(lake_lookup, "find_spec", lambda name: None)
+    assert find_in_lake(str(lake), "mail-1") == FoundInLake((), is_whole=False)
+    assert read_entries(str(lake), "default", Queue("shop", "mail"), "mail-1") == []

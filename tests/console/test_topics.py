@@ -1,14 +1,22 @@
 import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 
+import msgspec
 import pytest
 
 import duetime
 from duetime.client.topics import Topics
+from duetime.console.journal_lookup import last_calls
 from duetime.console.pages.topics import health_of
+from duetime.journal.events import Entry, write_line
+from duetime.journal.segments import open_name
 from duetime.model.errors import TopicNotFound
+from duetime.model.job import Event
+from duetime.model.names import Queue
+from duetime.model.settings import Settings
 from duetime.wire.messages import TopicCountsOut
 from tests.console.conftest import Visitor
 from tests.plugins.until import until
@@ -132,3 +140,18 @@ def test_a_topic_whose_calls_all_failed_today_is_not_idle(client: duetime.Client
     assert health_of(topic, [], TopicCountsOut(failed=7)) == ("failing", 7)
     assert health_of(topic, [], TopicCountsOut(failed=7, notified=1)) == ("ok", 0)
     assert health_of(topic, [], TopicCountsOut()) == ("idle", 0)
+
+
+async def test_calls_are_found_behind_much_traffic_of_other_queues(tmp_path: Path) -> None:
+    node = tmp_path / "node-1"
+    node.mkdir()
+    entry = Entry(ts=1, event=Event.NOTIFIED, namespace="shop", queue="paid", id="1", wrote_at=1, node="n", seq=1)
+    other = msgspec.structs.replace(entry, queue="busy", event=Event.ACCEPTED, body="x" * 1_000_000)
+    calls = [
+        write_line(msgspec.structs.replace(entry, id=str(number), ts=number, status=200)) for number in range(1, 4)
+    ]
+    failed = write_line(msgspec.structs.replace(entry, event=Event.RELEASED, id="2"))
+    (node / open_name(1)).write_bytes(b"".join([*calls, failed, *[write_line(other)] * 6]))
+    found = await last_calls(Settings(journal=str(tmp_path)), "default", Queue("shop", "paid"), 10)
+    assert [(one.entry.id, one.failed) for one in found] == [("3", False), ("2", True), ("1", False)]
+    assert await last_calls(Settings(journal=str(tmp_path)), "fast", Queue("shop", "paid"), 10) == []

@@ -1,9 +1,12 @@
 """How numbers, times and bodies are written on the pages."""
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, cast
+
+from markupsafe import Markup, escape
 
 from duetime.model.clock import MAX_INSTANT
 from duetime.model.humanise import SPACED_UNITS, Units, span
@@ -12,6 +15,8 @@ SHOWN_BODY = 64 * 1024
 """How many bytes of a body a page shows; the download has all of them."""
 SHOWN_JSON = 4 * SHOWN_BODY
 """JSON that would be longer than this with its line breaks and indents is shown as it is."""
+MOST_COLORED = 32 * 1024
+_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(:)?|[\w.+-]+')
 NONE = "\N{EN DASH}"
 
 
@@ -86,6 +91,21 @@ def body_text(body: bytes) -> tuple[str, str]:
         except (ValueError, RecursionError):
             pass
     return "text", text
+
+
+def colored(kind: str, text: str) -> Markup:
+    """Keys, texts and other values of JSON in elements of their own, which the style sheet colours."""
+    if kind != "JSON" or len(text) > MOST_COLORED:
+        return escape(text)
+    parts: list[Markup] = []
+    end = 0
+    for found in _TOKEN.finditer(text):
+        quoted, colon = found[1] or "", found[2] or ""
+        name = "key" if colon else "text" if quoted else "value"
+        parts.append(escape(text[end : found.start()]))
+        parts.append(Markup('<span class="json-{}">{}</span>{}').format(name, quoted or found[0], colon))
+        end = found.end()
+    return Markup("").join([*parts, escape(text[end:])])
 
 
 def _decoded(body: bytes) -> str | None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
+from msgspec.json import encode
 
 from duetime.journal.events import ENDS, Entry, read_line
 from duetime.journal.options import options_of
@@ -22,8 +22,8 @@ from duetime.model.settings import Settings
 WITHIN_S = 3.0
 MOST_IDS = 50
 CALL_EVENTS = (b'"event":"notified"', b'"event":"released"', b'"event":"dead"')
-TAIL = 4_194_304
-"""Bytes at the end of the newest segments in which the last calls of a topic are looked for."""
+MOST_SCANNED = 33_554_432
+"""Bytes of the newest segments in which the last calls of a topic are looked for."""
 
 
 class JobTry(NamedTuple):
@@ -49,12 +49,14 @@ class JobTry(NamedTuple):
 class JobTimeline(NamedTuple):
     """One list of entries per incarnation of the id, oldest first.
 
-    `has_journal` says whether this machine has a journal; `is_cut`, whether there was no time to read all of it.
+    `has_journal` says whether this machine has a journal; `is_cut`, whether there was no time to read all of it;
+    `is_from_lake`, that the entries are from the pipelines' lake.
     """
 
     lives: Sequence[Sequence[Entry]]
     has_journal: bool
     is_cut: bool = False
+    is_from_lake: bool = False
 
     @property
     def ends(self) -> frozenset[str]:
@@ -73,11 +75,14 @@ class TopicCall(NamedTuple):
     failed: bool
 
 
-class JournaledJob(NamedTuple):
+class PastJob(NamedTuple):
+    """A job that the journal or the lake knows; `event` is the last one, `at` its time in epoch milliseconds."""
+
     pool: str
     queue: Queue
     id: str
-    last: Entry
+    event: Event
+    at: int
 
 
 def _folder(settings: Settings) -> Path | None:
@@ -141,7 +146,7 @@ TRY_ENDS = frozenset(
 )
 
 
-async def find_ids(settings: Settings, beginning: str) -> tuple[list[JournaledJob], bool]:
+async def find_ids(settings: Settings, beginning: str) -> tuple[list[PastJob], bool]:
     """The jobs of the last days whose ids begin with this text, newest first; and whether all of the journal was read.
 
     The newest segments are read first.
@@ -149,11 +154,11 @@ async def find_ids(settings: Settings, beginning: str) -> tuple[list[JournaledJo
     folder = _folder(settings)
     if folder is None:
         return [], True
-    needle = b'"id":' + msgspec.json.encode(beginning)[:-1]
+    needle = b'"id":' + encode(beginning)[:-1]
 
-    def read() -> tuple[list[JournaledJob], bool]:
+    def read() -> tuple[list[PastJob], bool]:
         deadline, found = time.monotonic() + WITHIN_S, dict[tuple[str, Queue, str], Entry]()
-        for path in _newest_segments(folder):
+        for path, _ in _newest_segments(folder):
             if time.monotonic() > deadline:
                 return _newest(found), False
             for entry in _lines_with(path, needle):
@@ -170,9 +175,9 @@ async def find_ids(settings: Settings, beginning: str) -> tuple[list[JournaledJo
     return await asyncio.to_thread(read)
 
 
-def _newest(found: dict[tuple[str, Queue, str], Entry]) -> list[JournaledJob]:
-    jobs = [JournaledJob(*key, entry) for key, entry in found.items()]
-    return sorted(jobs, key=lambda one: -one.last.ts)
+def _newest(found: dict[tuple[str, Queue, str], Entry]) -> list[PastJob]:
+    jobs = [PastJob(*key, entry.event, entry.ts) for key, entry in found.items()]
+    return sorted(jobs, key=lambda one: -one.at)
 
 
 async def last_calls(settings: Settings, pool: str, queue: Queue, most: int) -> list[TopicCall]:
@@ -181,17 +186,22 @@ async def last_calls(settings: Settings, pool: str, queue: Queue, most: int) -> 
     if folder is None:
         return []
 
+    needle = b',"namespace":%b,"queue":%b,' % (encode(queue.namespace), encode(queue.name))
+
     def read() -> list[TopicCall]:
-        deadline, calls, failed = time.monotonic() + WITHIN_S, list[Entry](), set[tuple[str, int, int]]()
-        for path in _newest_segments(folder)[:8]:
-            for entry in _lines_with(path, *CALL_EVENTS, tail=TAIL):
-                if (entry.pool, entry.namespace, entry.queue) != (pool, *queue):
+        scanned, calls, failed = 0, list[Entry](), set[tuple[str, int, int]]()
+        for path, size in _newest_segments(folder):
+            for entry in _last_lines_with(path, needle):
+                if entry.pool != pool:
                     continue
-                if entry.event is Event.NOTIFIED:
+                if entry.event is not Event.NOTIFIED:
+                    failed.add((entry.id, entry.born, entry.attempt))
+                elif len(calls) < most:
                     calls.append(entry)
                 else:
-                    failed.add((entry.id, entry.born, entry.attempt))
-            if time.monotonic() > deadline or len(calls) >= most:
+                    break
+            scanned += size
+            if scanned > MOST_SCANNED or len(calls) >= most:
                 break
         newest = sorted(calls, key=lambda one: -one.ts)[:most]
         return [TopicCall(one, not one.status or (one.id, one.born, one.attempt) in failed) for one in newest]
@@ -199,23 +209,35 @@ async def last_calls(settings: Settings, pool: str, queue: Queue, most: int) -> 
     return await asyncio.to_thread(read)
 
 
-def _newest_segments(folder: Path) -> list[Path]:
-    found: list[tuple[float, Path]] = []
+def _newest_segments(folder: Path) -> list[tuple[Path, int]]:
+    """The files of all nodes with their sizes, the last one that was written to first."""
+    found: list[tuple[float, Path, int]] = []
     for node in nodes(folder):
         for segment in segments(node):
-            try:
-                found.append((segment.path.stat().st_mtime, segment.path))
-            except FileNotFoundError:  # sealed or deleted meanwhile
-                continue
-    return [path for _, path in sorted(found, reverse=True)]
+            with suppress(FileNotFoundError):  # sealed or deleted meanwhile
+                about = segment.path.stat()
+                found.append((about.st_mtime, segment.path, about.st_size))
+    return [(path, size) for _, path, size in sorted(found, reverse=True)]
 
 
-def _lines_with(path: Path, *needles: bytes, tail: int = 0) -> Iterator[Entry]:
+def _last_lines_with(path: Path, needle: bytes) -> Iterator[Entry]:
+    """The entries of CALL_EVENTS in the lines with this text, from the end of the file."""
     try:
-        with path.open("rb") as file:
-            if tail:
-                file.seek(max(path.stat().st_size - tail, 0))
-            content = file.read()
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    at = content.rfind(needle)
+    while at >= 0:
+        start, end = content.rfind(b"\n", 0, at) + 1, content.find(b"\n", at) + 1
+        if end and any(content.find(event, start, at) >= 0 for event in CALL_EVENTS):
+            with suppress(ValueError):
+                yield read_line(content[start:end])
+        at = content.rfind(needle, 0, start)
+
+
+def _lines_with(path: Path, *needles: bytes) -> Iterator[Entry]:
+    try:
+        content = path.read_bytes()
     except FileNotFoundError:
         return
     for needle in needles:

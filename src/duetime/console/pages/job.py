@@ -1,5 +1,6 @@
 """The page of one job: what it is, each of its tries, and what can be done to it; new, edited and cloned jobs."""
 
+import asyncio
 import base64
 from typing import Any
 
@@ -7,12 +8,14 @@ from starlette.responses import HTMLResponse, Response
 
 from duetime.console.action_log import changes
 from duetime.console.errors_seen import FoldedTrace, fold_frames, quote_error
-from duetime.console.formats import body_text, clock_time, full_time
+from duetime.console.formats import body_text, clock_time, colored, full_time
 from duetime.console.forms import FormReader, read_span, whole_number
-from duetime.console.journal_lookup import JobTry, read_timeline
+from duetime.console.journal_lookup import JobTimeline, JobTry, read_timeline
+from duetime.console.lake_lookup import read_entries
 from duetime.console.pages.jobs import check_queue_exists, shown_time
 from duetime.console.pages.workers import read_progress
 from duetime.console.visit import Visit, chosen, job_link, queue_link
+from duetime.journal.reader import lives_of
 from duetime.model.clock import rfc3339
 from duetime.model.errors import DuetimeError, InvalidRequest, InvalidTime, JobNotFound
 from duetime.model.ids import IdMaker
@@ -35,6 +38,9 @@ async def show_job(visit: Visit) -> Response:
     [job] = await visit.engine().store.get(queue, [job_id])
     timeline = await read_timeline(visit.parts.settings, pool, queue, job_id, born=job.born if job else 0)
     if job is None and not timeline.lives:
+        entries = await asyncio.to_thread(read_entries, visit.parts.settings.lake, pool, queue, job_id)
+        timeline = JobTimeline(lives_of(entries), has_journal=True, is_from_lake=True)
+    if job is None and not timeline.lives:
         raise JobNotFound.of(job_id, queue)
     kind, text = body_text(job.body) if job else ("", "")
     running = job if job is not None and job.state is State.LEASED else None
@@ -47,7 +53,7 @@ async def show_job(visit: Visit) -> Response:
         id=job_id,
         job=job,
         kind=kind,
-        text=text,
+        text=colored(kind, text),
         call=describe(job.body) if job else None,
         is_retrying=job is not None and job.state in (State.DELAYED, State.READY) and job.attempt > 0,
         error_name=quote_error(job.error) if job and job.error else None,

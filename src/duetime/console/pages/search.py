@@ -1,5 +1,6 @@
 """The search box of every page: an id or its beginning, a queue, a topic, or a text in any job."""
 
+import asyncio
 import heapq
 import time
 
@@ -7,7 +8,8 @@ from starlette.responses import Response
 
 from duetime.callbacks.topic_registry import KIND as TOPICS
 from duetime.callbacks.topic_registry import TopicAddress
-from duetime.console.journal_lookup import find_ids
+from duetime.console.journal_lookup import PastJob, find_ids
+from duetime.console.lake_lookup import find_in_lake
 from duetime.console.searches import SearchTarget, TextSearch
 from duetime.console.visit import Visit, job_link, link, queue_link
 from duetime.model.errors import DuetimeError, InvalidRequest, NotFound
@@ -34,12 +36,11 @@ async def search(visit: Visit) -> Response:
     if len(wanted) > LONGEST:
         raise InvalidRequest(f"text to search for must have at most {LONGEST} characters")
     if not wanted:
-        return visit.page("search.html", q="", found=[], old=[], queues=[], topics=[], run=None)
+        return visit.page("search.html", q="", found=[], old=[], is_whole=True, queues=[], topics=[], run=None)
     if place := await _in_queue(visit, wanted):
         return visit.go(place)
     found = await _by_id(visit, wanted) if _is_id(wanted) else []
-    journaled, _ = await find_ids(visit.parts.settings, wanted)
-    old = [one for one in journaled if visit.session.sees(one.pool, one.queue.namespace)]
+    old, is_whole = await _past(visit, wanted)
     exact = [one for one in old if one.id == wanted]
     if len(found) == 1:
         pool, job = found[0]
@@ -50,12 +51,34 @@ async def search(visit: Visit) -> Response:
     run = None
     if not found and not exact:
         run = await _start(visit, wanted)
-    return visit.page("search.html", q=wanted, found=found, old=old, queues=queues, topics=topics, run=run)
+    return visit.page(
+        "search.html",
+        q=wanted,
+        found=found,
+        old=old,
+        is_whole=is_whole,
+        queues=queues,
+        topics=topics,
+        run=run,
+    )
+
+
+async def _past(visit: Visit, beginning: str) -> tuple[list[PastJob], bool]:
+    """The jobs whose ids begin with this text, from the journal on this machine; from the pipelines' lake, too, if the
+    journal has no job with this id. And whether both were read to the end.
+    """
+    found, is_whole = await find_ids(visit.parts.settings, beginning)
+    if not any(one.id == beginning for one in found):
+        lake = await asyncio.to_thread(find_in_lake, visit.parts.settings.lake, beginning)
+        known = {(one.pool, one.queue, one.id) for one in found}
+        found += [one for one in lake.jobs if (one.pool, one.queue, one.id) not in known]
+        is_whole = is_whole and lake.is_whole
+    return [one for one in found if visit.session.sees(one.pool, one.queue.namespace)], is_whole
 
 
 async def _in_queue(visit: Visit, wanted: str) -> str:
     """The page of a job that is given by its topic or queue and its id: `order.paid 17`, `shop/order.paid 17`. A job
-    that is finished is known from the journal.
+    that is finished is known from the journal or the lake.
     """
     name, _, rest = wanted.partition(" ")
     job_id = rest.strip()
@@ -71,8 +94,8 @@ async def _in_queue(visit: Visit, wanted: str) -> str:
         [job] = await visit.parts.pools.engine(pool).store.get(queue, [job_id])
         if job is not None:
             return job_link(pool, queue, job_id)
-    journaled, _ = await find_ids(visit.parts.settings, job_id) if named else ([], True)
-    finished = (one for one in journaled if one.id == job_id and (one.pool, one.queue) in named)
+    past, _ = await _past(visit, job_id) if named else ([], True)
+    finished = (one for one in past if one.id == job_id and (one.pool, one.queue) in named)
     return next((job_link(one.pool, one.queue, job_id) for one in finished), "")
 
 
@@ -168,4 +191,4 @@ async def _run(visit: Visit) -> TextSearch:
 
 
 async def _show(visit: Visit, run: TextSearch) -> Response:
-    return visit.page("search.html", q=run.text, found=[], old=[], queues=[], topics=[], run=run)
+    return visit.page("search.html", q=run.text, found=[], old=[], is_whole=True, queues=[], topics=[], run=run)
