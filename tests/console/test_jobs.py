@@ -11,7 +11,7 @@ import pytest
 
 import duetime
 from duetime.client.client import QueueClient
-from duetime.console.formats import body_text
+from duetime.console.formats import body_text, colored
 from duetime.model.clock import SystemClock
 from duetime.model.errors import LeaseLost
 from duetime.model.job import State
@@ -54,6 +54,15 @@ def test_a_body_of_deeply_nested_json_is_shown_as_it_is(opening: str) -> None:
     text = opening * depth + "[" + ",".join("1" * 30_000) + "]" + closing * depth
     assert body_text(text.encode()) == ("JSON", text)
     assert growth(lambda inner: body_text(f"{opening * 50}[{inner}1]{closing * 50}".encode()), "1,") < LINEAR
+
+
+def test_json_is_coloured_and_stays_the_same_text() -> None:
+    text = body_text(rb'{"a<b": ["x \"y\" <z>", 1e5, null, -12.50], "\u8bd5": {}}')[1]
+    coloured = colored("JSON", text)
+    assert unescape(re.sub(r"<[^>]*>", "", coloured)) == text
+    assert '<span class="json-key">&#34;a&lt;b&#34;</span>:' in coloured
+    assert re.findall('json-value">([^<]*)<', coloured) == ["1e5", "null", "-12.50"]
+    assert colored("text", "<b>") == "&lt;b&gt;"
 
 
 def test_a_search_text_has_a_bounded_length(boss: Visitor, client: duetime.Client, place: dict[str, str]) -> None:
@@ -231,7 +240,26 @@ def test_an_action_on_a_filter_is_counted_first_and_done_for_what_fits(
     assert [json.loads(line)["body"]["shop"] for line in exported.splitlines()] == ["a"] * 3
     assert "3 of 3" in boss.post("do/bulk", **fit, verb="cancel").text
     assert queue.status().counts.delayed == 3
-    assert "1 match in the first" in boss.get("jobs", **place, state="delayed", attribute="n=2").text
+    page = boss.get("jobs", **place, state="delayed", attribute="n=2").text
+    assert "1 match in the first" in page
+    assert "all jobs that match the filter" in page
+    # Ticked rows do not matter if all that match were chosen.
+    all_of_it = boss.post("bulk", **place, state="delayed", attribute="n=2", verb="cancel", id="none", all="on").text
+    assert "Delete 1 job" in all_of_it
+    assert "all 3 jobs of this state" in boss.get("jobs", **place, state="delayed").text
+
+
+def test_attributes_of_the_listed_jobs_are_filters(
+    boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    queue = client.queue(place["queue"])
+    for shop in ("berlin", "paris", "paris"):
+        queue.later("1h", shop, attributes={"shop": shop})
+    chips = re.findall(r'<a class="chip[^"]*" href="([^"]+)">([^<]+)</a>', boss.get("jobs", **place).text)
+    assert [text for _, text in chips] == ["shop=paris", "shop=berlin"]
+    page = boss.http.get(unescape(chips[0][0])).text
+    assert "2 matches" in page
+    assert '<a class="chip on"' in page
 
 
 def test_exported_jobs_are_pushed_again_as_they_were(
@@ -302,7 +330,7 @@ def test_a_filter_is_saved_as_a_view_for_all_who_see_the_namespace(boss: Visitor
     assert "Save view" in boss.get("jobs", **place, **wanted).text
     saved = boss.post("do/save-view", **place, **wanted, name="Trials soon").text
     assert "Saved the view Trials soon" in saved
-    assert "&#34;kind&#34;: &#34;trial&#34;" in saved
+    assert "&#34;kind&#34;:&#34;trial&#34;" in saved
     link = next(part for part in boss.get("jobs").text.split('"') if part.startswith("/console/jobs?") and name in part)
     assert "since=10m" in link  # it stays relative
     assert "text=trial" in link

@@ -3,6 +3,7 @@
 import re
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from duetime.callbacks.topic_registry import KIND as TOPICS
 from duetime.callbacks.topic_registry import TopicAddress
 from duetime.console.problems import SNOOZED, LiveProblem, Snooze, grouped, parse_key
 from duetime.model.names import Queue
-from duetime.model.topic import Topic
+from duetime.model.topic import Status, Topic
 from duetime.stores.base import RulesChange, Store
 from duetime.stores.open import open_store
 from tests.console.conftest import Visitor
@@ -172,13 +173,30 @@ def test_a_namespace_login_cannot_hide_the_problems_of_another(
         assert "Hidden for an hour" in tenant.post("do/snooze", key="default:paused:tenant/own").text
 
 
-async def test_a_topic_that_delivers_nothing_is_a_problem(boss: Visitor, store: Store) -> None:
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"halted": "its receiver answers 410"}, "deliveries are halted"),
+        ({"status": Status.OFFLINE}, "new jobs are refused"),
+    ],
+    ids=["halted", "offline"],
+)
+async def test_a_topic_that_does_not_do_its_work_is_a_problem_until_it_is_online(
+    boss: Visitor, store: Store, state: dict[str, Any], said: str
+) -> None:
     name = f"h{uuid.uuid4().hex[:8]}"
     address = TopicAddress("default", Queue("default", name))
-    topic = Topic(key=name, callback="http://127.0.0.1:9/", halted="its receiver answers 410")
+    topic = Topic(key=name, callback="http://127.0.0.1:9/", **state)
     await store.registry.put(TOPICS, address.key, msgspec.json.encode(topic))
+
+    def line() -> str:
+        return next((part for part in boss.get("").text.split("<li>") if f"default/{name}" in part), "")
+
     try:
-        await until(lambda: f"default/{name}: deliveries are halted" in boss.get("").text)
-        assert "its receiver answers 410" in boss.get("").text
+        await until(lambda: said in line())
+        assert state.get("halted", "") in line()
+        assert re.search(r"<title>\(\d+\) ", boss.get("queues").text)  # it is counted in the title of every page
+        boss.post("do/online", pool="default", namespace="default", queue=name)
+        await until(lambda: said not in line())
     finally:
         await store.registry.delete(TOPICS, address.key)

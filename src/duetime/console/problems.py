@@ -18,12 +18,12 @@ from duetime.callbacks.topic_registry import TopicAddress
 from duetime.console.queue_snapshots import LiveQueue, QueueSnapshot
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.names import Queue
-from duetime.model.topic import Topic
+from duetime.model.topic import Status, Topic
 from duetime.stores.registry import Record
 
 SNOOZED = "console-snooze"
 SNOOZE_S = 3600
-OF_QUEUES = ("late", "dead", "damaged", "paused", "halted")
+OF_QUEUES = ("late", "dead", "damaged", "paused", "halted", "offline")
 
 
 class Snooze(Struct, frozen=True):
@@ -78,16 +78,25 @@ def snoozed(registry_copy: RegistryCopy) -> set[str]:
 
 
 def quick_count(
-    registry_copy: RegistryCopy, snapshot: QueueSnapshot, sees: Callable[[str, str], bool], whole: bool
+    registry_copy: RegistryCopy,
+    snapshot: QueueSnapshot,
+    topics: Mapping[TopicAddress, Topic],
+    troubles: Iterable[TopicTrouble],
+    sees: Callable[[str, str], bool],
+    *,
+    whole: bool,
 ) -> int:
     """How many problems there are, as far as this process knows without asking anybody."""
-    hidden = snoozed(registry_copy)
-    count = 0
+    keys: set[str] = set()
     for record in registry_copy.list_records(FIRING):
         _, pool, queue = parse_key(record.key)
-        count += record.key not in hidden and (sees(pool, queue.namespace) if queue else whole)
-    paused = (line for line in snapshot.lines if is_overdue_and_paused(line) and sees(line.pool, line.queue.namespace))
-    return count + sum(paused_key(line) not in hidden for line in paused)
+        if sees(pool, queue.namespace) if queue else whole:
+            keys.add(record.key)
+    seen = (line for line in snapshot.lines if sees(line.pool, line.queue.namespace))
+    keys |= {paused_key(line) for line in seen if is_overdue_and_paused(line)}
+    keys |= {one.key for one in from_topic_states(topics, sees)}
+    keys |= {one.key for one in from_topics(troubles, (), sees)}
+    return len(keys - snoozed(registry_copy))
 
 
 def paused_key(line: LiveQueue) -> str:
@@ -156,13 +165,15 @@ def from_topics(
     return list(found.values())
 
 
-def from_halted(topics: Mapping[TopicAddress, Topic], sees: Callable[[str, str], bool]) -> list[LiveProblem]:
-    """Topics that deliver nothing until somebody puts them online."""
-    return [
-        LiveProblem("halted", f"{one.pool}:halted:{one.queue}", one.pool, one.queue, detail=topic.halted)
-        for one, topic in topics.items()
-        if topic.halted and sees(one.pool, one.queue.namespace)
-    ]
+def from_topic_states(topics: Mapping[TopicAddress, Topic], sees: Callable[[str, str], bool]) -> list[LiveProblem]:
+    """Topics that deliver nothing, or refuse new jobs, until somebody puts them online."""
+    found: list[LiveProblem] = []
+    for one, topic in topics.items():
+        kind = "halted" if topic.halted else "offline"
+        if (topic.halted or topic.status is Status.OFFLINE) and sees(one.pool, one.queue.namespace):
+            key = f"{one.pool}:{kind}:{one.queue}"
+            found.append(LiveProblem(kind, key, one.pool, one.queue, detail=topic.halted, is_warning=kind == "offline"))
+    return found
 
 
 def grouped(problems: Iterable[LiveProblem]) -> list[tuple[str, list[LiveProblem]]]:
@@ -179,6 +190,8 @@ def grouped(problems: Iterable[LiveProblem]) -> list[tuple[str, list[LiveProblem
         "callbacks",
         "dead",
         "late",
+        "paused",
+        "offline",
     )
     kinds: dict[str, list[LiveProblem]] = {}
     for one in sorted(problems, key=lambda one: one.since or float("inf")):

@@ -326,7 +326,14 @@ class Visit:
     def troubles(self) -> int:
         """How many problems there are, for the menu and the title."""
         snapshot = self.parts.live.snapshots.last
-        return quick_count(self.parts.registry_copy, snapshot, self.sees, not self.session.namespace)
+        return quick_count(
+            self.parts.registry_copy,
+            snapshot,
+            self.parts.topics.topics.known(),
+            self.parts.live.troubles(),
+            self.sees,
+            whole=not self.session.namespace,
+        )
 
     def menu(self) -> list[tuple[str, list[tuple[str, str, str, str, str]]]]:
         """The groups of pages that this visitor can open; of each page its name, address, label, number and tone."""

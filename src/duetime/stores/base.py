@@ -287,7 +287,7 @@ class StoreInfo(Struct, frozen=True):
     """`epoch` is drawn once per data set: another epoch under the same URL means that the store was wiped.
 
     `used_bytes` of `max_bytes` says how full the server's memory or the disk is, with everything that is kept there.
-    `max_bytes` is 0 where there is no limit or none is known.
+    `max_bytes` is 0 where there is no limit or none is known. `own_bytes` is what the jobs alone take, 0 if unknown.
     `problems`, by name: the parts of the store that do not answer while the others serve.
     `persistence` says in a few words what survives a crash of the store's server; it is empty where that is not known.
     `members`: the stores of a group that answer, by name. `drain` of a member is "draining" while it takes no new jobs,
@@ -304,6 +304,7 @@ class StoreInfo(Struct, frozen=True):
     persistence: str = ""
     members: Mapping[str, "StoreInfo"] = field(default_factory=dict[str, "StoreInfo"])
     drain: str = ""
+    own_bytes: int = 0
 
 
 class Wake(Struct, frozen=True):

@@ -31,8 +31,12 @@ class Chosen(NamedTuple):
 
 
 async def _choose(visit: Visit) -> Chosen:
-    """The jobs with the ids that were ticked, or those of the filter."""
-    ids = [check_id(one) for one in [*visit.all_of("id"), *visit.request.query_params.getlist("id")]]
+    """The jobs with the ids that were ticked, or all of the filter."""
+    ids = (
+        []
+        if visit.given("all")
+        else [check_id(one) for one in [*visit.all_of("id"), *visit.request.query_params.getlist("id")]]
+    )
     wanted = read_filter(visit)
     if not ids:
         return Chosen(wanted, await find_jobs(visit, wanted, cursor=None, most=MOST, look_at=MOST * 4), [])

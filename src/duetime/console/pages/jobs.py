@@ -1,11 +1,13 @@
 """The page that lists the jobs of a queue by state and filter, and the export of what it lists."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nlargest
 from itertools import count
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -39,6 +41,7 @@ RETRYING = "retrying"
 """Waiting jobs that were tried before: shown like a state, though stores keep them among ready and delayed."""
 TABS = (State.READY, State.DELAYED, RETRYING, State.LEASED, State.DEAD)
 MOST_TRAIL = 30
+MOST_CHIPS = 8
 ALL_TABS = (State.DELAYED, State.READY, State.LEASED)
 READ_JOBS = 10
 MOST_READS = 60
@@ -95,13 +98,15 @@ class JobFilter:
 class FoundJobs(NamedTuple):
     """`looked_at` jobs were read; `cursor` is where to go on, None at the end.
 
-    The jobs have no bodies and attributes, so that thousands of them fit into memory; `previews` show the bodies.
+    The jobs have no bodies and attributes, so that thousands of them fit into memory; `previews` show the bodies, and
+    `attributes` counts `name=value` of the first of them.
     """
 
     jobs: list[Job]
     previews: list[str]
     looked_at: int
     cursor: str | None
+    attributes: Mapping[str, int] = MappingProxyType({})
 
 
 def read_filter(visit: Visit) -> JobFilter:
@@ -129,24 +134,28 @@ def read_filter(visit: Visit) -> JobFilter:
 
 async def find_jobs(visit: Visit, wanted: JobFilter, *, cursor: str | None, most: int, look_at: int) -> FoundJobs:
     """Walk the jobs of a state in order until `most` are found or about `look_at`, or MOST_READ, are read."""
-    found, previews = list[Job](), list[str]()
+    found, previews, attributes = list[Job](), list[str](), Counter[str]()
     looked_at = size = 0
     async for state, page, is_last in _pages(visit, wanted, cursor, min(STEP, max(most, 50))):
         mark = f"{state}~" if wanted.retrying else ""
         for job in page.jobs:
             if wanted.is_past(job, state):
-                return FoundJobs(found, previews, looked_at, None)
+                return FoundJobs(found, previews, looked_at, None, attributes)
             looked_at += 1
             size += len(job.body)
             if wanted.fits(job):
                 found.append(msgspec.structs.replace(job, body=b"", attributes={}))
                 previews.append(preview(job))
+                if len(found) <= PER_PAGE:
+                    attributes.update(f"{name}={value}" for name, value in job.attributes.items())
                 if len(found) == most:
                     more = page.cursor is not None or job is not page.jobs[-1] or not is_last
-                    return FoundJobs(found, previews, looked_at, f"{mark}{Cursor.of(job)}" if more else None)
+                    return FoundJobs(
+                        found, previews, looked_at, f"{mark}{Cursor.of(job)}" if more else None, attributes
+                    )
         if page.cursor is not None and (looked_at >= look_at or size >= MOST_READ):
-            return FoundJobs(found, previews, looked_at, mark + page.cursor)
-    return FoundJobs(found, previews, looked_at, None)
+            return FoundJobs(found, previews, looked_at, mark + page.cursor, attributes)
+    return FoundJobs(found, previews, looked_at, None, attributes)
 
 
 async def _pages(
@@ -215,6 +224,7 @@ async def list_jobs(visit: Visit) -> Response:
         found=found,
         rows=[(job, text, quote_error(job.error)) for job, text in zip(found.jobs, found.previews, strict=True)],
         total=sum(getattr(counts, str(state)) for state in wanted.states),
+        attributes=nlargest(MOST_CHIPS, found.attributes, key=found.attributes.__getitem__),
         views=saved_views(visit, pool, queue),
         tabs=TABS,
         verbs=VERBS,
@@ -234,7 +244,10 @@ def shown_time(visit: Visit, at: int) -> str:
 def preview(job: Job) -> str:
     """The call if the body is a task's, else the beginning of the body."""
     shown = describe(job.body)
-    return shown if shown is not None else body_text(job.body[:PREVIEW])[1][:PREVIEW] if job.body else ""
+    if shown is not None or not job.body:
+        return shown or ""
+    kind, text = body_text(job.body[: PREVIEW * 4])
+    return (text if kind == "hex" else job.body[: PREVIEW * 4].decode(errors="ignore"))[:PREVIEW]
 
 
 async def _list_all(visit: Visit) -> Response:

@@ -22,8 +22,8 @@ from duetime.console.problems import (
     LiveProblem,
     Snooze,
     from_alerts,
-    from_halted,
     from_paused,
+    from_topic_states,
     from_topics,
     grouped,
     is_overdue_and_paused,
@@ -46,6 +46,7 @@ MOST_PAUSED = 20
 """So many paused queues are asked for their first overdue job."""
 PING_S = 2.0
 KEEP_ALIVE_EVERY = 5
+MANY_POINTS = 60
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,9 @@ async def read_problems(
     topics = from_topics([one for process in processes for one in process.troubles], alerts, visit.sees)
     covered = {one.key for one in topics}
     found = [one for one in alerts if one.key not in covered] + topics
-    found += from_paused(paused, await overdue_ms(visit, paused)) + from_halted(parts.topics.topics.known(), visit.sees)
+    found += from_paused(paused, await overdue_ms(visit, paused)) + from_topic_states(
+        parts.topics.topics.known(), visit.sees
+    )
     if whole:
         down = {one.pool for one in alerts if one.kind == "down"}
         found += [
@@ -217,6 +220,7 @@ def _chart(visit: Visit, span: str, live: LiveFigures) -> dict[str, Any]:
     """What the page's script draws with uPlot: columns of numbers, the first of which is the time."""
     points: Sequence[RatePoint] = live.meters.history(span)
     names = ("accepted", "finished", "failed")
+    rates = [[round(one.rates.get(name, 0), 3) for one in points] for name in names]
     width = SPANS_S[span]
     frame = {"now": int(time.time()), "span": width}
     return {
@@ -224,10 +228,8 @@ def _chart(visit: Visit, span: str, live: LiveFigures) -> dict[str, Any]:
             **frame,
             "labels": [visit.say(f"overview.{name}") for name in names],
             "colors": ["--accent", "--ready", "--dead"],
-            "data": [
-                [int(one.at) for one in points],
-                *[[round(one.rates.get(name, 0), 3) for one in points] for name in names],
-            ],
+            "data": [[int(one.at) for one in points], *rates],
+            **cut_peaks(rates),
         },
         "lateness": {
             **frame,
@@ -235,6 +237,14 @@ def _chart(visit: Visit, span: str, live: LiveFigures) -> dict[str, Any]:
         },
         "count": len(points),
     }
+
+
+def cut_peaks(series: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Where the axis of a chart of rates ends if a few peaks would flatten all the rest, and how high they are."""
+    values = sorted(value for one in series for value in one if value)
+    usual = values[int(len(values) * 0.95)] if values else 0.0
+    is_flat = len(values) >= MANY_POINTS and values[-1] > usual * 5
+    return {"top": round(usual * 2, 3), "peak": values[-1]} if is_flat else {"top": 0, "peak": 0}
 
 
 def lateness_series(visit: Visit, points: Sequence[RatePoint]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ It shows what the pipelines left in the folder that the setting `lake` names; th
 """
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import datetime
 
 from starlette.responses import FileResponse, Response
 
@@ -29,11 +29,11 @@ async def show_pipeline(visit: Visit) -> Response:
         "pipeline.html",
         setting=visit.parts.settings.lake,
         known=known,
-        bars_ahead=_bars(known.forecast) if known and known.forecast else [],
+        bars_ahead=_bars(visit, known.forecast) if known and known.forecast else [],
     )
 
 
-def _bars(forecast: ForecastSummary) -> list[Bar]:
+def _bars(visit: Visit, forecast: ForecastSummary) -> list[Bar]:
     """Jobs of all queues that fall due, known and expected, in at most BARS steps."""
     loads = [pending + expected for pending, expected in zip(forecast.pending, forecast.expected, strict=False)]
     width = max(1, -(-len(loads) // BARS))
@@ -41,10 +41,8 @@ def _bars(forecast: ForecastSummary) -> list[Bar]:
     every = max(1, len(steps) // 8)
     made: list[Bar] = []
     for place, value in enumerate(steps):
-        at = datetime.fromtimestamp((forecast.start_at + place * width * forecast.step_ms) / 1000, UTC)
-        made.append(
-            Bar(value, f"{at:%Y-%m-%d %H:%M} UTC: {compact(value)}", f"{at:%H:%M}" if place % every == 0 else "")
-        )
+        at = datetime.fromtimestamp((forecast.start_at + place * width * forecast.step_ms) / 1000, visit.zone)
+        made.append(Bar(value, f"{at:%m-%d %H:%M}: {compact(value)}", f"{at:%H:%M}" if place % every == 0 else ""))
     return made
 
 

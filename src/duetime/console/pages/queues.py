@@ -15,7 +15,7 @@ from duetime.console.charts import Bar
 from duetime.console.formats import number
 from duetime.console.forms import FormReader, whole_number
 from duetime.console.pages.jobs import check_queue_exists, count_retrying
-from duetime.console.pages.overview import as_ms, day_bars, lateness_series, overdue_ms
+from duetime.console.pages.overview import as_ms, cut_peaks, day_bars, lateness_series, overdue_ms
 from duetime.console.problems import is_overdue_and_paused
 from duetime.console.queue_history import SPANS
 from duetime.console.queue_snapshots import INTERNAL, MANY_QUEUES, LiveQueue
@@ -231,6 +231,7 @@ def rates_chart(visit: Visit, points: Sequence[RatePoint], span: str, names: Seq
         "labels": [visit.say(f"overview.{name}") for name in names],
         "colors": [COLORS[name] for name in names],
         "data": [[int(one.at) for one in points], *rates],
+        **cut_peaks(rates),
     }
 
 

@@ -59,7 +59,9 @@ def _place(visit: Visit) -> TopicAddress:
 
 
 class TopicRow(NamedTuple):
-    """`health` is ok, idle, failing, breaker, halted or offline; `success` is the share of calls today that worked."""
+    """`health` is ok, idle, failing, breaker, halted or offline; `success` is the share of calls today that worked,
+    `times` the median and p99 of the seconds that calls took lately.
+    """
 
     pool: str
     topic: TopicOut
@@ -69,6 +71,7 @@ class TopicRow(NamedTuple):
     waiting: int
     dead: int
     today: TopicCountsOut
+    times: tuple[float | None, float | None]
 
 
 def health_of(topic: TopicOut, troubles: Sequence[TopicTrouble], today: TopicCountsOut) -> tuple[str, int]:
@@ -135,14 +138,14 @@ async def _rows(visit: Visit, topics: Sequence[tuple[str, TopicOut]]) -> list[To
         except DuetimeError:
             continue  # the pool does not answer; the topic's own numbers are missing, too
         counts |= {(pool, queue): one for queue, one in zip(queues, counted, strict=True)}
-    for pool, topic in topics:
+    times = await visit.parts.live.meters.run_times([(pool, one.namespace, one.topic) for pool, one in topics])
+    for (pool, topic), took in zip(topics, times, strict=True):
         queue, of_today = Queue(topic.namespace, topic.topic), today(topic)
         own = troubles.get(TopicAddress(pool, queue).key, [])
         count = counts.get((pool, queue), Counts())
         waiting = count.ready + count.delayed + count.leased
-        found.append(
-            TopicRow(pool, topic, *health_of(topic, own, of_today), success_of(of_today), waiting, count.dead, of_today)
-        )
+        health, success = health_of(topic, own, of_today), success_of(of_today)
+        found.append(TopicRow(pool, topic, *health, success, waiting, count.dead, of_today, took))
     return found
 
 

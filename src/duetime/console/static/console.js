@@ -22,21 +22,21 @@ function spoken(ms) {
 
 function draw(element) {
   if (!window.uPlot || !element.dataset.chart) return;
-  const { labels, data, colors, span, kind, now, days, dashed, whole } = JSON.parse(element.dataset.chart);
+  const { labels, data, colors, span, kind, now, days, dashed, whole, top } = JSON.parse(element.dataset.chart);
   const known = charts.get(element.id);
   if (known && known.root.isConnected && known.labels === labels.join()) {
-    known.range = [now - span, now];
+    [known.range, known.cap] = [[now - span, now], top];
     return known.setData(data);
   }
   const isTime = kind === "ms";
-  const value = (_, raw) => (raw == null ? "–" : isTime ? spoken(raw) : raw.toLocaleString(document.documentElement.lang));
+  const value = (_, raw) => (raw == null ? "" : isTime ? spoken(raw) : raw.toLocaleString(document.documentElement.lang));
   const axis = { stroke: color("--faint"), font: `11px ${color("--sans")}`, grid: { stroke: color("--line"), width: 1 }, ticks: { show: false } };
   element.replaceChildren();
   const chart = new uPlot(
     {
       width: element.clientWidth,
       height: 190,
-      padding: [8, 8, 0, 0],
+      padding: [8, 20, 0, 0],
       legend: { live: true },
       cursor: { y: false },
       tzDate: zoned,
@@ -45,7 +45,7 @@ function draw(element) {
         x: { range: (plot) => plot.range || [now - span, now] },
         y: isTime
           ? { distr: 3, range: (_, low, high) => [1, STEPS.find((one) => one > Math.max(high || 0, 99)) || high] }
-          : { range: (_, low, high) => [0, Math.max((high || 0) * 1.08, 1)] },
+          : { range: (plot, low, high) => [0, (plot.cap ?? top) || Math.max((high || 0) * 1.08, 1)] },
       },
       axes: [
         { ...axis, values: (_, ticks) => ticks.map((at) => clock(at, days ? "{MM}-{DD}" : "{HH}:{mm}")), space: 70, size: 28 },
@@ -172,7 +172,7 @@ document.addEventListener("keydown", (event) => {
     return find.select();
   }
   if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  const pages = { o: "/", q: "/queues", j: "/jobs", f: "/failures", t: "/topics", w: "/workers", b: "/batches" };
+  const pages = { o: "/", q: "/queues", j: "/jobs", f: "/failures", t: "/topics", w: "/workers", b: "/batches", s: "/schedules" };
   if (before === "g" && pages[event.key]) location.href = root + pages[event.key];
   if (event.key === "?" && $("keys")) $("keys").showModal();
   if (event.key === "p") document.querySelector(`button[name=rate][value="${document.querySelector("main[sse-connect]") ? 0 : 1}"]`)?.click();

@@ -332,7 +332,11 @@ class SqliteStore(SqlStore):
     def _describe(self, step: Step) -> StoreInfo:
         epoch, disk = _read_meta(step).epoch, shutil.disk_usage(self._path.parent)
         used, kept_by = disk.total - disk.free, f"every commit, synchronous={self._synchronous}"
-        return StoreInfo("sqlite", sqlite3.sqlite_version, epoch, step.now, used, disk.total, persistence=kept_by)
+        files = (self._path, self._path.with_name(f"{self._path.name}-wal"))
+        own = sum(file.stat().st_size for file in files if file.exists())
+        return StoreInfo(
+            "sqlite", sqlite3.sqlite_version, epoch, step.now, used, disk.total, persistence=kept_by, own_bytes=own
+        )
 
     async def check(self) -> Sequence[str]:
         """The rows are checked only if SQLite finds the file itself sound."""
