@@ -18,7 +18,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
+from markdown import Extension, Markdown
+from markdown.treeprocessors import Treeprocessor
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
@@ -30,12 +33,35 @@ BESIDE = {
     "CODE_OF_CONDUCT.md": "code-of-conduct.md",
     "AGENTS.md": "agents.md",
 }
+ICON = Path("src/duetime/console/static/icon.svg")
+SHORT_CELL = 32
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)")
+
+
+class TableLabels(Extension, Treeprocessor):
+    """Gives each cell of a wide table the title of its column, which the style sheet shows on a phone. It marks short
+    cells, whose names are not broken.
+    """
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+        md.treeprocessors.register(self, "table_labels", 0)
+
+    def run(self, root: Element) -> None:
+        for table in root.iter("table"):
+            titles = ["".join(cell.itertext()) for cell in table.iter("th")]
+            if len(titles) > 2:
+                table.set("data-wide", "")
+                for row in table.iter("tr"):
+                    for title, cell in zip(titles, row.findall("td"), strict=False):
+                        cell.set("data-label", title)
+                        if len("".join(cell.itertext())) <= SHORT_CELL:
+                            cell.set("data-short", "")
 
 
 def stage(folder: Path) -> None:
     """All pages and pictures in one folder, with their links as they are there."""
     shutil.copytree(ROOT / "docs", folder, dirs_exist_ok=True)
+    shutil.copyfile(ROOT / ICON, folder / "img" / "icon.svg")
     for name, page in BESIDE.items():
         (folder / page).write_text(_with_links(ROOT / name, (ROOT / name).read_text()))
     (folder / "license.md").write_text(f"# License\n\n```\n{(ROOT / 'LICENSE').read_text()}\n```\n")
@@ -118,6 +144,7 @@ def main(folder: Path, version: str = "") -> None:
         source = Path(scratch) / "docs"
         stage(source)
         config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(source), site_dir=str(target), strict=True)
+        config.markdown_extensions.append(TableLabels())
         if version:
             config.extra["version"] = {"provider": "mike"}
         build(config)

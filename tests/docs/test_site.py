@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+ICON = "src/duetime/console/static/icon.svg"
 
 
 def build(root: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -35,6 +36,8 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     first = (site / "index.html").read_text()
     assert re.findall(r'(?:src|href)="(?:https?:)?//[^"]+\.(?:js|css|woff2?)"', first) == []  # nothing from elsewhere
     assert 'data-md-color-scheme="slate"' in first
+    assert (site / "img" / "icon.svg").exists()
+    assert '<td data-label="about">' in (site / "settings" / "index.html").read_text()  # for phones
     tabs = re.findall(r'href="([^"]+)" class="md-tabs__link"', first)
     assert tabs == [".", "frameworks/", "operations/", "sdk/", "concepts/", "support/"]  # the first page of each part
     index = (site / "llms.txt").read_text()
@@ -50,6 +53,8 @@ def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
     for name in ("LICENSE", *(page.name for page in ROOT.glob("*.md"))):
         shutil.copyfile(ROOT / name, copy / name)
     shutil.copyfile(ROOT / "mkdocs.yml", copy / "mkdocs.yml")
+    (copy / ICON).parent.mkdir(parents=True)
+    shutil.copyfile(ROOT / ICON, copy / ICON)
     page = copy / "docs" / "stores.md"
     page.write_text(page.read_text() + "\n[nowhere](nothing.md) [no such part](journal.md#nothing)\n")
     ran = build(copy, tmp_path / "site")

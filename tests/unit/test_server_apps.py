@@ -122,11 +122,11 @@ async def test_unknown_paths_have_the_form_of_their_listener(runtime: Runtime) -
     assert (admin.status_code, admin.text) == (404, "404 page not found")
 
 
-async def test_the_root_of_the_admin_listener_leads_to_the_console(runtime: Runtime) -> None:
-    answer = await get(admin_app(runtime), "/")
-    assert (answer.status_code, answer.headers["location"]) == (307, "/console/")
-    assert (await get(admin_app(runtime), "/", "POST")).status_code == 404
-    assert (await get(api_app(runtime), "/")).status_code == 404
+async def test_the_root_of_each_listener_leads_a_browser_to_a_page(runtime: Runtime) -> None:
+    for app, page in [(admin_app(runtime), "/console/"), (api_app(runtime), "/v1/docs")]:
+        answer = await get(app, "/")
+        assert (answer.status_code, answer.headers["location"]) == (307, page)
+        assert (await get(app, "/", "POST")).status_code == 404
 
 
 async def test_an_app_for_everything_leaves_health_alone(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

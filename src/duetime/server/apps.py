@@ -195,12 +195,13 @@ def api_apps(runtime: Runtime) -> Sequence[MountedApp]:
     gate = TokenGate(lmstfy.tokens, lmstfy.limits)
     native = V1App(runtime.pools, gate, topics=runtime.callbacks.service, fast_path=runtime.fast_path)
     compatible = LmstfyApp(lmstfy, fast_path=runtime.fast_path)
-    return (MountedApp("/v1", native), MountedApp("/api", compatible))
+    described = MountedApp("/", leads_to("/v1/docs", no_such_api))
+    return (MountedApp("/v1", native), MountedApp("/api", compatible), described)
 
 
 def admin_apps(runtime: Runtime) -> Sequence[MountedApp]:
     """The applications of the admin listener."""
-    console = (MountedApp("/", to_console), MountedApp("/console", console_app(runtime)))
+    console = (MountedApp("/", leads_to("/console/", no_such_page)), MountedApp("/console", console_app(runtime)))
     if runtime.settings.console_only:
         return console
     php = [
@@ -209,10 +210,14 @@ def admin_apps(runtime: Runtime) -> Sequence[MountedApp]:
     return (*console, *php, MountedApp("", LmstfyAdmin(runtime.lmstfy)))
 
 
-async def to_console(scope: Scope, receive: Receive, send: Send) -> None:
-    """Leads a browser that was given only the host and port to the console."""
-    is_page = scope["path"] == "/" and scope["method"] in ("GET", "HEAD")
-    await (RedirectResponse("/console/") if is_page else no_such_page)(scope, receive, send)
+def leads_to(page: str, otherwise: ASGIApp) -> ASGIApp:
+    """Leads a browser that was given only the host and port to a page."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        is_page = scope["path"] == "/" and scope["method"] in ("GET", "HEAD")
+        await (RedirectResponse(page) if is_page else otherwise)(scope, receive, send)
+
+    return app
 
 
 def console_app(runtime: Runtime) -> ASGIApp:
