@@ -43,7 +43,7 @@ class TableLabels(Extension, Treeprocessor):
     cells, whose names are not broken.
     """
 
-    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+    def extendMarkdown(self, md: Markdown) -> None:
         md.treeprocessors.register(self, "table_labels", 0)
 
     def run(self, root: Element) -> None:
