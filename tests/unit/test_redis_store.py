@@ -506,3 +506,23 @@ async def test_messages_of_others_on_our_channels_end_no_subscription(store: Red
 
     assert (await anext(wakes)).queue == QUEUE
     assert await anext(versions) == written.version
+
+
+# --- the registry
+
+
+async def test_counters_of_others_are_not_transferred(store: RedisStore, client: redis.Redis) -> None:
+    """The lines that tasks log are in names of counters, of which there may be thousands."""
+    life_ms = 60_000
+    for number in range(2_000):
+        await store.registry.increment(f"others/{number}/{'x' * 500}", 1, life_ms=life_ms)
+    await store.registry.increment("mine[1]*/a", 3)
+    await store.registry.increment("mine[1]*/b", 5, life_ms=life_ms)
+
+    before = client.info("stats")["total_net_output_bytes"]
+    found = await store.registry.counters("mine[1]*/")
+    sent = client.info("stats")["total_net_output_bytes"] - before
+
+    assert found == {"mine[1]*/a": 3, "mine[1]*/b": 5}
+    assert sent < 100_000
+    assert len(await store.registry.counters()) == 2_002

@@ -1,5 +1,6 @@
 """The registry in Redis: records by kind, one version over all of them, and counters."""
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from struct import Struct
 from typing import Any
@@ -8,6 +9,7 @@ from duetime.model.clock import Clock
 from duetime.model.errors import StoreDamaged, StoreUnavailable, VersionConflict
 from duetime.stores.redis import keys
 from duetime.stores.redis.link import Link
+from duetime.stores.redis.pipe import Argument
 from duetime.stores.redis.scripts import Scripts, checked, read_time
 from duetime.stores.registry import MAX_TOMBSTONES, Changes, Counter, Record
 
@@ -16,6 +18,7 @@ SWEEP = 20
 """How many counters past their life an increment deletes at most."""
 
 _VERSION = Struct(">Q")
+_GLOB = re.compile(r"[*?\[\]\\]")
 
 
 class RedisRegistry:
@@ -90,14 +93,22 @@ class RedisRegistry:
         return Counter(value, left_ms)
 
     async def counters(self, prefix: str = "") -> Mapping[str, int]:
-        commands = ("HGETALL", f"{keys.REGISTRY}:counters"), ("ZRANGE", f"{keys.REGISTRY}:lives", 0, -1, "WITHSCORES")
-        flat, ends, time = checked(await self._link.many([(keys.REGISTRY, c) for c in (*commands, ("TIME",))]))
-        now = read_time(time, self._clock)
-        over = {ends[i] for i in range(0, len(ends), 2) if int(ends[i + 1]) <= now}
-        live = ((flat[i].decode(), int(flat[i + 1])) for i in range(0, len(flat), 2) if flat[i] not in over)
-        return {name: value for name, value in live if name.startswith(prefix)}
+        """Redis passes over all counters, in steps, and sends only those with the prefix."""
+        now = read_time(await self._read("TIME"), self._clock)
+        pattern, cursor = _GLOB.sub(r"\\\g<0>", prefix) + "*", b"0"
+        found: dict[str, int] = {}
+        while True:
+            scan = ("HSCAN", f"{keys.REGISTRY}:counters", cursor, "MATCH", pattern, "COUNT", PAGE)
+            cursor, flat = await self._read(*scan)
+            names = flat[::2]
+            ends = await self._read("ZMSCORE", f"{keys.REGISTRY}:lives", *names) if names else ()
+            for name, value, end in zip(names, flat[1::2], ends, strict=True):
+                if end is None or int(end) > now:
+                    found[name.decode()] = int(value)
+            if cursor == b"0":
+                return found
 
-    async def _read(self, *command: str) -> Any:
+    async def _read(self, *command: Argument) -> Any:
         return checked([await self._link.call(keys.REGISTRY, command, again=True)])[0]
 
 
