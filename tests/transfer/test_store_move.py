@@ -1,7 +1,7 @@
 """A move between stores: everything arrives as it was, once, whatever happens on the way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from duetime.model.clock import ManualClock
 from duetime.model.errors import Conflict, InvalidRequest, StoreUnavailable
 from duetime.model.job import IfExists, Job, Moved, NewJob, Priority, State
 from duetime.model.names import Queue
@@ -18,6 +19,7 @@ from duetime.stores.finishes import Finish, Join, JoinCount
 from duetime.stores.forwarding import ForwardingStore
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
+from duetime.transfer.registry_records import read_counters
 from duetime.transfer.store_move import MoveReport, StoreMove, opened
 from tests.faults.store_faults import FaultyStore
 from tests.plugins.until import until
@@ -385,3 +387,21 @@ async def test_two_targets_and_the_same_store_are_refused(tmp_path: Path) -> Non
     with pytest.raises(InvalidRequest, match="between stores"):
         async with opened("http://127.0.0.1:7777", url):
             pass
+
+
+async def test_a_counter_that_ends_while_counters_are_read_does_not_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of counters live for a minute: what tasks log, and the beats of workers."""
+    clock = ManualClock()
+    registry = MemoryStore(clock).registry
+    await registry.increment("ends", 1, life_ms=60_000)
+    await registry.increment("stays", 2)
+    find = registry.counters
+
+    async def find_slowly(prefix: str = "") -> Mapping[str, int]:
+        found = await find(prefix)
+        clock.advance("1m")
+        return found
+
+    monkeypatch.setattr(registry, "counters", find_slowly)
+
+    assert await read_counters(registry) == {"stays": 2}

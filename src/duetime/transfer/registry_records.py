@@ -37,11 +37,12 @@ async def write_records(registry: Registry, records: Sequence[Record]) -> list[R
 
 async def read_counters(registry: Registry) -> dict[str, int]:
     """The counters without an end; the others end by themselves and are left out."""
-    return {
-        name: value
-        for name, value in sorted((await registry.counters()).items())
-        if value and not (await registry.increment(name, 0)).left_ms
-    }
+    found: dict[str, int] = {}
+    for name in sorted(await registry.counters()):
+        counter = await registry.increment(name, 0)  # it may have ended meanwhile
+        if counter.value and not counter.left_ms:
+            found[name] = counter.value
+    return found
 
 
 async def write_counters(registry: Registry, counters: dict[str, int]) -> None:
