@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -234,7 +235,8 @@ class CompiledTemplates:
 
     def _compile(self) -> None:
         for name in self._environment.list_templates():
-            self._environment.get_template(name)
+            with suppress(OSError):  # the page that needs it says so, if it cannot be read then
+                self._environment.get_template(name)
 
 
 async def _answer(page: Awaitable[Response]) -> Response:
