@@ -24,8 +24,8 @@ def place(client: duetime.Client) -> dict[str, str]:
 
 
 def value_of(page: str, name: str) -> str:
-    [found] = re.findall(rf'<input[^>]*name="{name}"[^>]*value="([^"]*)"', page)
-    return unescape(found)
+    found = re.findall(rf'<input[^>]*name="{name}"[^>]*value="([^"]*)"', page)
+    return unescape(found[0])
 
 
 def error_of(page: str, name: str) -> str:
