@@ -29,7 +29,7 @@ from duetime.client import event_loop
 from duetime.client.call import Call
 from duetime.engine import Engine
 from duetime.model.clock import Duration, ManualClock, SystemClock, instant_ms
-from duetime.model.errors import DuetimeError
+from duetime.model.errors import NOT_JSON, DuetimeError
 from duetime.model.job import STEP_JOBS, Counts, Delivery, Event, Job, Moved, State
 from duetime.model.names import check_queue
 from duetime.stores.base import Ask, Finish, Push, Pushed, Store
@@ -169,7 +169,7 @@ class Box:
     def _run_one(self, delivery: Delivery) -> Ran:
         try:
             payload = read(delivery.body)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except NOT_JSON:
             lease, failure = delivery.lease, Failure(NOT_A_TASK, "the body of the job is no task")
             _now(self._store.kill(lease, str(failure)))
             return Ran("", lease.id, lease.attempt, Ended.FAIL, failure)

@@ -10,18 +10,20 @@ import asyncio
 import gzip
 import json
 import random
+import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from duetime.bridges.payload import next_attempt
+from duetime.bridges.payload import as_laravel_text, next_attempt
 from duetime.bridges.redisson import pack, unpack
 from duetime.callbacks.outcome import CallbackAnswer, describe, judge, retry_after_s
 from duetime.callbacks.targets import read_networks
@@ -34,8 +36,8 @@ from duetime.console.searches import readable
 from duetime.engine.schedules import read_tick
 from duetime.http.exchange import RequestRefused, absolute_target
 from duetime.http.proxies import TrustedProxies
-from duetime.journal.events import Entry, read_line, write_line
-from duetime.journal.reader import read_segment
+from duetime.journal.events import Entry, read_line, write_line, write_text
+from duetime.journal.reader import find_offset, last_entry, read_segment
 from duetime.model.clock import duration_ms, instant_ms
 from duetime.model.condition import parse as parse_condition
 from duetime.model.errors import NOT_JSON, DuetimeError, InvalidCondition, InvalidRequest, InvalidSettings, InvalidTime
@@ -60,6 +62,7 @@ from duetime.protocols.lmstfy.wire import (
 from duetime.protocols.ouqiang import PushMessage
 from duetime.protocols.ouqiang import parse as parse_ouqiang
 from duetime.protocols.tcp import BadFrame, Frames, frame
+from duetime.protocols.v1.routes import ROUTES
 from duetime.stores.base import Cursor, Push
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.mysql.connection import MysqlAddress
@@ -69,6 +72,8 @@ from duetime.stores.redis.codec import is_value, read_header, read_info
 from duetime.stores.redis.connect import parse_address
 from duetime.stores.sql.outbox import OutboxRow
 from duetime.transfer.backup_file import check_backup, write_backup
+from duetime.wire.convert import new_job, write_body
+from duetime.wire.messages import PushIn
 from duetime.wire.payload import read as read_payload
 from duetime.worker.batches import read_keeper
 from duetime.worker.groups import wants_result
@@ -109,6 +114,48 @@ def read_condition(given: str) -> None:
     parse_condition(given).holds({"code": 1, "data": [{"a": "b"}]})
 
 
+V1_MESSAGES = [msgspec.json.Decoder(route.takes).decode for route in ROUTES if route.takes]
+"""Of every endpoint that takes a body."""
+
+
+def read_v1(raw: bytes) -> None:
+    for decode in V1_MESSAGES:
+        with suppress(*NOT_JSON):
+            message = decode(raw)
+            if isinstance(message, PushIn):
+                write_body(new_job(message, lambda: "id").body)
+    write_body(raw)
+
+
+def read_segment_file(raw: bytes) -> None:
+    with in_file(raw) as path:
+        list(read_segment(path))
+        last_entry(path)
+        find_offset(path, 1)
+
+
+def read_backup_file(raw: bytes) -> None:
+    """The bytes are the lines, which are compressed in a backup."""
+    with in_file(gzip.compress(raw, 1)) as path:
+        check_backup(path)
+
+
+@contextmanager
+def in_file(raw: bytes) -> Iterator[Path]:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(raw)
+        file.flush()
+        yield Path(file.name)
+
+
+def read_outbox(given: str) -> None:
+    """Each text of a row that any program can insert."""
+    row = OutboxRow(1, "a", "keep", 0, NOW_MS, 0, 0, None, b"x")
+    for field in ("id", "if_exists", "attributes"):
+        with suppress(DuetimeError, ValueError):
+            msgspec.structs.replace(row, **{field: given}).request(NOW_MS)
+
+
 def read_settings(given: str) -> None:
     load(flags={}, environment={}, file=parse_file(given))
 
@@ -144,6 +191,10 @@ def read_task(raw: bytes) -> None:
 TOPIC = Topic(key="q", callback="http://h/")
 CONDITION = parse_condition("{res.data.0.a} != 'b' || {res.code}<5")
 LINE = write_line(Entry(ts=NOW_MS, event=Event.ACCEPTED, id="a", born=NOW_MS, body="x", wrote_at=1, node="n", seq=1))
+UNKNOWN_FIELD = b'{"ts":1,"event":"acked","unknown":'
+FORGED = write_text(UNKNOWN_FIELD + b"[" * (LENGTH - len(UNKNOWN_FIELD) - len(write_text(b""))))
+"""A line with the right length and checksum, whose JSON is nested as deeply as fits."""
+BACKUP_LINES = b'{"format":"duetime-backup-1"}\n{"queue":{"namespace":"a","name":"b"}}\n'
 
 PARSERS: dict[str, Parser] = {
     "duration": Parser(text(duration_ms), (InvalidTime,), (b"1h30m", b"90", b"2.5s"), (b"9", b"1h", b"1.", b" ")),
@@ -186,7 +237,31 @@ PARSERS: dict[str, Parser] = {
     ),
     "request target": Parser(absolute_target, (RequestRefused,), (b"http://h/p?q", b"/p"), (b"://", b"[", b"http://")),
     "X-Forwarded-For": Parser(read_forwarded, (), (b"1.2.3.4, ::1", b"[::1]:5"), (b",", b"1.2.3.4,", b":", b"[", b"0")),
-    "journal line": Parser(read_line, (ValueError,), (LINE,), (b"0", b"{", b'{"a":', b"\n", LINE)),
+    "v1 message": Parser(
+        read_v1,
+        (DuetimeError,),
+        (
+            b'{"body":{"a":[1]},"id":"a","delay":"5s","tries":3,"attributes":{"a":"b"}}',
+            b'{"jobs":[{"body":"x","due_at":1800000000000}]}',
+            b'{"lease":{"id":"a","born":1,"attempt":1},"delay":"1m"}',
+            b'{"limit":5,"wait":"10s"}',
+        ),
+        (b"[", b'{"body":', b'{"jobs":[', b'"', b'"\\', b'{"body":"\\u0000', b"9", b'{"attributes":{"', b" "),
+    ),
+    "journal line": Parser(read_line, (ValueError,), (LINE,), (b"0", b"{", b'{"a":', b"\n", LINE, FORGED)),
+    "journal segment": Parser(read_segment_file, (), (LINE, LINE * 3), (b"0", b"\n", b"0 \n", LINE, LINE[:-1], FORGED)),
+    "backup": Parser(
+        read_backup_file,
+        (InvalidRequest,),
+        (BACKUP_LINES,),
+        (b"[", b"\n", b'{"job":{"', BACKUP_LINES, b'{"format":"duetime-backup-1","job":' + b"[" * LENGTH),
+    ),
+    "outbox row": Parser(
+        text(read_outbox),
+        (),
+        (b'{"a":"b"}', b"keep", b"id"),
+        (b"[", b'{"a":', b'"', b'{"a":"b",', b"a", b" "),
+    ),
     "settings": Parser(
         text(read_settings),
         (InvalidSettings,),
@@ -230,6 +305,12 @@ PARSERS: dict[str, Parser] = {
     "Laravel payload": Parser(
         next_attempt, (InvalidRequest,), (b'{"job":"a","attempts":1}', b'{"attempts":0,"x":{"attempts":3}}'),
         (b"[", b'{"a":', b'"', b'\\', b'{"attempts":1,', b'"attempts":1,'),
+    ),
+    "body for Laravel": Parser(
+        lambda raw: as_laravel_text(raw, "id", handler="A@b", now_s=1.0),
+        (InvalidRequest,),
+        (b'{"job":"a","data":{}}', b"{}", b"text"),
+        (b"[", b'{"job":', b'{"job":"a","data":' + b"[" * LENGTH, b'"', b"\xff", b"[" * 900 + b"]" * 900),
     ),
     "Redisson element": Parser(unpack, (), (pack(b"body"),), (b"\0", b"\x08", b"\xff")),
     "ouqiang body": Parser(

@@ -70,6 +70,34 @@ async def test_a_killed_worker_costs_only_what_it_was_running(
     assert queue.dead.list_jobs().jobs == []
 
 
+@pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
+async def test_jobs_of_a_worker_that_stands_still_go_to_another(start: Start, client: Any, sample: Any) -> None:
+    """It stands still for longer than its leases last. What it finishes afterwards is refused by the fence."""
+    jobs = 60
+    queue = client.queue("default")
+    queue.bulk([sample.work.prepare(None, None, (key,), {}).job for key in range(jobs)])
+    paused = start.program("-c", "4", "--lease", "1s")
+    await paused.until_noted("processed", 5)
+    pids = [note["pid"] for note in paused.noted("child_starting")]
+    for pid in (paused.process.pid, *pids):
+        os.kill(pid, signal.SIGSTOP)
+    await until(lambda: all(map(is_stopped, (paused.process.pid, *pids))))
+
+    other = start("-c", "4", "--lease", "1s")
+    await until(lambda: queue.size() == 0, every_s=0.05)
+    for pid in (paused.process.pid, *pids):
+        os.kill(pid, signal.SIGCONT)
+    paused.signal(signal.SIGTERM)
+    assert paused.end()[0] == 0
+
+    ran = {note["key"] for worker in (paused, other) for note in worker.noted("began")}
+    assert ran == set(range(jobs))
+    processed = Counter(note["id"] for worker in (paused, other) for note in worker.noted("processed"))
+    assert sum(processed.values()) >= jobs
+    totals = queue.totals().running
+    assert (totals.accepted, totals.acked, totals.dead) == (jobs, jobs, 0)
+
+
 async def test_a_job_longer_than_its_lease_runs_once(start: Start, client: Any, sample: Any, tmp_path: Path) -> None:
     door = tmp_path / "open"
     job_id = sample.gate.delay("a", str(door)).id
@@ -237,3 +265,17 @@ async def test_a_worker_that_can_start_no_process_ends(start: Start, client: Any
     assert worker.noted("processed")
     await until(lambda: not is_alive(child["pid"]))
     assert client.queue("default").size() == 0
+
+
+@pytest.mark.parametrize("body", ["[" * 60_000, '{"job":"plain","data":' + "[" * 60_000], ids=["no task", "a task"])
+async def test_a_body_that_is_nested_too_deeply_is_a_dead_letter(
+    body: str, start: Start, client: Any, sample: Any
+) -> None:
+    """Python's JSON readers raise RecursionError for it."""
+    queue = client.queue("default")
+    queue.push(body, id="deep")
+    worker = start("-c", "1")
+    sample.plain.delay("after")
+    await worker.until_noted("ran", key="after")
+    [dead] = queue.dead.list_jobs().jobs
+    assert (dead.id, dead.reason) == ("deep", "killed")

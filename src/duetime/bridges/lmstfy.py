@@ -17,7 +17,7 @@ import msgspec
 from duetime.bridges.foreign import HELD_BYTES, ForeignQueues, HeldBatch, Sizes, own_id
 from duetime.bridges.redis_scripts import ForeignRedis
 from duetime.model.clock import SystemClock
-from duetime.model.errors import InvalidRequest
+from duetime.model.errors import NOT_JSON, InvalidRequest
 from duetime.model.ids import IdMaker
 from duetime.model.job import MAX_TRIES, NewJob
 
@@ -187,7 +187,7 @@ def _as_job(due_ms: bytes, tries: bytes, job_id: bytes, ttl_ms: bytes, stored: b
         try:
             read = msgspec.json.decode(stored, type=StoredJob)
             body, attributes = base64.b64decode(read.body or ""), {**(read.attributes or {}), **attributes}
-        except (msgspec.MsgspecError, ValueError):
+        except (*NOT_JSON, ValueError):
             attributes["lmstfy.invalid"] = "true"
     return NewJob(
         own_id(job_id),

@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from duetime.model.errors import InvalidRequest
+from duetime.model.errors import NOT_JSON, InvalidRequest
 from duetime.model.job import MAX_TRIES
 
 ALPHABET = string.ascii_letters + string.digits
@@ -99,7 +99,7 @@ def read_payload(text: bytes) -> LaravelPayload:
     """Raises InvalidRequest for a text that no Laravel worker could run either."""
     try:
         return _decoder.decode(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise InvalidRequest(f"Laravel payload must be a JSON object with a job name: {error}") from None
 
 
@@ -174,7 +174,7 @@ def make_payload(
     }
     try:
         return json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"Laravel job data must be JSON: {error}") from None
 
 
@@ -187,7 +187,7 @@ def as_laravel_text(body: bytes, job_id: str, *, handler: str | None, now_s: flo
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         read_payload(body)
-    except (msgspec.MsgspecError, InvalidRequest):
+    except (*NOT_JSON, InvalidRequest):
         if handler is None:
             raise InvalidRequest(
                 f"job {job_id!r} is no Laravel payload: give the PHP handler that runs it, Class@method"
@@ -201,7 +201,7 @@ def as_laravel_text(body: bytes, job_id: str, *, handler: str | None, now_s: flo
 def _plain_data(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except NOT_JSON:
         pass
     try:
         return body.decode()

@@ -17,6 +17,7 @@ from zlib import crc32
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from duetime.model.errors import NOT_JSON
 from duetime.model.job import Event
 from duetime.model.names import DEFAULT_POOL
 from duetime.stores.finishes import SeenJoin
@@ -152,5 +153,5 @@ def read_line(line: bytes) -> Entry:
         raise ValueError("the check sum does not fit")
     try:
         return _decode(text)
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise ValueError(f"not an entry: {error}") from None

@@ -91,7 +91,7 @@ class HeldJobs:
         """Hold a reserved job; None if it must not be run, and is being ended."""
         try:
             payload = read(delivery.body)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except NOT_JSON:
             payload = Payload(displayName=None, name="", data=msgspec.Raw(b"null"), uuid=delivery.lease.id)
         task = self._app.find_task(payload.name)
         timeout_s = payload.timeout if payload.timeout is not None else self._options.timeout_s
