@@ -4,16 +4,16 @@ from functools import partial
 
 import pytest
 
-from tests.proof import queue_model, waiting_model
+from tests.proof import queue_guarantees, queue_model, waiting_model
 from tests.proof.checker import Checked, check
 
 
 def run_queue(variant: queue_model.Variant) -> Checked[queue_model.State]:
     return check(
-        queue_model.State(),
+        queue_model.first(variant),
         partial(queue_model.actions, variant=variant),
-        invariants=queue_model.INVARIANTS,
-        goal=queue_model.is_goal,
+        invariants=queue_guarantees.INVARIANTS,
+        goal=queue_guarantees.is_goal,
     )
 
 
@@ -26,8 +26,9 @@ def run_waiting(variant: waiting_model.Variant) -> Checked[waiting_model.State]:
     )
 
 
-def test_the_queue_keeps_its_guarantees() -> None:
-    checked = run_queue(queue_model.Variant())
+@pytest.mark.parametrize(("ids", "borns", "attempts"), [(1, 2, 3), (2, 1, 2), (2, 2, 1)])
+def test_the_queue_keeps_its_guarantees(ids: int, borns: int, attempts: int) -> None:
+    checked = run_queue(queue_model.Variant(ids=ids, borns=borns, attempts=attempts))
     assert checked.failure is None, str(checked.failure)
     assert checked.states > 1000
 
@@ -46,6 +47,7 @@ def test_no_wake_up_is_lost() -> None:
         "reconcile_knows_replaced",
         "reconcile_waits_for_nodes",
         "reconcile_keeps_attempts",
+        "dead_nodes_are_closed",
     ],
 )
 def test_a_queue_without_one_of_its_rules_breaks_a_guarantee(rule: str) -> None:

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from duetime.model.job import Event
-from tests.proof.queue_model import BORNS, INVARIANTS, MAX_ATTEMPT, State, Variant, actions
+from tests.proof.queue_guarantees import INVARIANTS
+from tests.proof.queue_model import State, Variant, actions
 from tests.simulation.world import live
 
+SIZE = Variant()
 Move = tuple[Event, int, int]
 """An event, and the born and the attempt after it. Borns are counted from 1."""
 
@@ -31,7 +33,7 @@ NO_CHANGE = {Event.KEPT, Event.RESCHEDULED}
 
 def act(state: State, name: str) -> State:
     """The state after the first action whose name begins so."""
-    possible = dict(actions(state, Variant()))
+    possible = dict(actions(state, SIZE))
     chosen = [after for action, after in possible.items() if action.startswith(name)]
     assert chosen, f"{name!r} is not possible in {state}, only {sorted(possible)}"
     return chosen[0]
@@ -43,19 +45,19 @@ def replay(moves: Sequence[Move]) -> Counter[str]:
     for event, born, attempt in moves:
         if event in NO_CHANGE:
             continue
-        if event not in ACTIONS or born > len(BORNS) or attempt > MAX_ATTEMPT:
+        if event not in ACTIONS or born > SIZE.borns or attempt > SIZE.attempts:
             break
         name = ACTIONS[event]
-        state = act(state, f"ack {(born, attempt)} 0" if name == "ack" else name)
+        state = act(state, f"ack {(0, born, attempt)} 0" if name == "ack" else name)
         if state.processes[0] is not None:
             state = act(act(state, "flush 0"), "answer 0")
         broken = [invariant for invariant, holds in INVARIANTS.items() if not holds(state)]
         assert not broken, (broken, state)
         if name == "ack":
-            assert state.job is None, (event, state)
+            assert state.jobs[0] is None, (event, state)
         else:
-            assert state.job is not None, (event, state)
-            assert (state.job.born, state.job.attempt) == (born, attempt), (event, state)
+            assert state.jobs[0] is not None, (event, state)
+            assert state.jobs[0][:2] == (born, attempt), (event, state)
         replayed[name] += 1
     return replayed
 
@@ -64,7 +66,7 @@ def moves_of(seed: int) -> Iterator[list[Move]]:
     """The moves of each job id of a world."""
     by_id: dict[tuple[str, str], list[Move]] = {}
     borns: dict[tuple[str, str], dict[int, int]] = {}
-    for _, event, queue, job_id, born, attempt in live(seed).ledger.history:
+    for _, event, queue, job_id, born, attempt in live(seed).books.history:
         numbers = borns.setdefault((queue, job_id), {})
         number = numbers.setdefault(born, len(numbers) + 1)
         by_id.setdefault((queue, job_id), []).append((event, number, attempt))

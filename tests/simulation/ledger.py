@@ -1,7 +1,8 @@
 """The truth of a simulation: a memory store that keeps books, and the watch at the engine's side of the wire.
 
 `Ledger` writes down every move at the instant it happens, below all faults, and complains about one that cannot be:
-a delivery before its time or beside a live lease, a lease taken back too early, a job that comes from nowhere.
+a delivery before its time or beside a live lease, a lease taken back too early, a job that comes from nowhere. The
+members of a group keep the same books, so a job that exists on both of them is found.
 `Wire` is an engine's own faulty connection to it and knows which leases reached the engine and which it gave back.
 `Notebook` is the engine's recorder: it takes its time to write, as a disk does, and sometimes fails.
 """
@@ -76,10 +77,10 @@ TO: dict[Event, str | None] = {
 }
 
 
-class Ledger(MemoryStore):
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
-        self._listeners = InOrder()  # type: ignore[assignment]
+class Books:
+    """What happened, on all stores of a world."""
+
+    def __init__(self) -> None:
         self.jobs: dict[Key, Entry] = {}
         self.accepted: set[tuple[Queue, str, int]] = set()
         self.events: Counter[Event] = Counter()
@@ -87,22 +88,43 @@ class Ledger(MemoryStore):
         self.history: list[tuple[Any, ...]] = []
         self.complaints: list[str] = []
 
+    def audit(self, ledgers: "Sequence[Ledger]") -> None:
+        """The stores hold what the books say, no more and no less, and each job once."""
+        held = [
+            ((queue, job.id), (job.born, job.attempt, job.place))
+            for ledger in ledgers
+            for queue, line in ledger._queues.items()
+            for job in line.jobs.values()
+        ]
+        booked = [(key, (entry.born, entry.attempt, entry.place)) for key, entry in self.jobs.items()]
+        for one, times in (Counter(held) - Counter(booked)).items():
+            self.complaints.append(f"at the end: there without a reason: {one} {times} times")
+        for one in Counter(booked) - Counter(held):
+            self.complaints.append(f"at the end: lost: {one}")
+
+
+class Ledger(MemoryStore):
+    def __init__(self, clock: Clock, books: Books) -> None:
+        super().__init__(clock)
+        self._listeners = InOrder()  # type: ignore[assignment]
+        self.books = books
+
     # --- the books
 
     def _complain(self, what: str, *about: object) -> None:
-        self.complaints.append(f"{self._clock.now_ms()}: {what}: {about}")
+        self.books.complaints.append(f"{self._clock.now_ms()}: {what}: {about}")
 
     def _note(self, queue: Queue, moved: Iterable[Moved | DuetimeError | None]) -> None:
         for one in moved:
             if isinstance(one, Moved):
-                self.events[one.event] += 1
+                self.books.events[one.event] += 1
                 if one.event is Event.ACCEPTED and one.reason == "expired":  # the job that had this id before
-                    self.history.append((self._clock.now_ms(), Event.EXPIRED, queue.name, one.id, one.was, 0))
-                self.history.append((self._clock.now_ms(), one.event, queue.name, one.id, one.born, one.attempt))
+                    self.books.history.append((self._clock.now_ms(), Event.EXPIRED, queue.name, one.id, one.was, 0))
+                self.books.history.append((self._clock.now_ms(), one.event, queue.name, one.id, one.born, one.attempt))
                 self._book(queue, one)
 
     def _book(self, queue: Queue, moved: Moved) -> None:
-        key, entry = (queue, moved.id), self.jobs.get((queue, moved.id))
+        key, entry = (queue, moved.id), self.books.jobs.get((queue, moved.id))
         match moved.event:
             case Event.ACCEPTED | Event.REPLACED:
                 self._book_new(key, entry, moved)
@@ -117,25 +139,25 @@ class Ledger(MemoryStore):
                 elif event is Event.LEASE_EXPIRED and entry.until > self._clock.now_ms():
                     self._complain("a lease ended early", moved, entry)
                 elif place := TO[event]:
-                    self.jobs[key] = self._entry(moved, place)
+                    self.books.jobs[key] = self._entry(moved, place)
                 else:
-                    del self.jobs[key]
+                    del self.books.jobs[key]
 
     def _book_new(self, key: Key, entry: Entry | None, moved: Moved) -> None:
         if (entry.born if entry else 0) != moved.was or (entry and moved.born <= entry.born):
             self._complain("took the wrong place", moved, entry)
-        self.events[Event.EXPIRED] += moved.reason == "expired"
-        self.accepted.add((*key, moved.born))
-        self.jobs[key] = self._entry(moved, WAITING)
+        self.books.events[Event.EXPIRED] += moved.reason == "expired"
+        self.books.accepted.add((*key, moved.born))
+        self.books.jobs[key] = self._entry(moved, WAITING)
 
     def _entry(self, moved: Moved, place: str) -> Entry:
         return Entry(moved.born, moved.attempt, place, self._clock.now_ms(), moved.due_at)
 
     def _book_delivery(self, delivery: Delivery) -> None:
         lease, now = delivery.lease, self._clock.now_ms()
-        entry = self.jobs.get((lease.queue, lease.id))
-        self.events[Event.DELIVERED] += 1
-        self.history.append((now, Event.DELIVERED, lease.queue.name, lease.id, lease.born, lease.attempt))
+        entry = self.books.jobs.get((lease.queue, lease.id))
+        self.books.events[Event.DELIVERED] += 1
+        self.books.history.append((now, Event.DELIVERED, lease.queue.name, lease.id, lease.born, lease.attempt))
         if entry is None or entry.place != WAITING:
             self._complain("delivered beside a live lease, or from nowhere", delivery, entry)
         elif (entry.born, entry.attempt + 1) != (lease.born, lease.attempt):
@@ -145,19 +167,7 @@ class Ledger(MemoryStore):
         if 0 < delivery.tries < delivery.used:
             self._complain("delivered more often than its tries allow", delivery, entry)
         key = lease.queue, lease.id
-        self.jobs[key] = Entry(lease.born, lease.attempt, LEASED, now, until=delivery.lease_until)
-
-    def audit(self) -> None:
-        """The store holds what the books say, no more and no less."""
-        held = {
-            (queue, job.id): (job.born, job.attempt, job.place)
-            for queue, line in self._queues.items()
-            for job in line.jobs.values()
-        }
-        booked = {key: (entry.born, entry.attempt, entry.place) for key, entry in self.jobs.items()}
-        for key in held.keys() | booked.keys():
-            if held.get(key) != booked.get(key):
-                self._complain("lost, or there without a reason", key, held.get(key), booked.get(key))
+        self.books.jobs[key] = Entry(lease.born, lease.attempt, LEASED, now, until=delivery.lease_until)
 
     # --- the verbs
 
@@ -198,7 +208,7 @@ class Ledger(MemoryStore):
 
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
         until = await super().extend(lease, ttr_ms)
-        self.jobs[lease.queue, lease.id].until = until
+        self.books.jobs[lease.queue, lease.id].until = until
         return until
 
     async def cancel(self, queue: Queue, ids: Sequence[str], *, finished: bool = False) -> Sequence[Moved | None]:
@@ -224,7 +234,7 @@ class Ledger(MemoryStore):
 
     async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
         rules = await super().configure(queue, change)
-        self.resumed_at[queue] = self._clock.now_ms()
+        self.books.resumed_at[queue] = self._clock.now_ms()
         return rules
 
 
@@ -246,6 +256,9 @@ class Wire(FaultyStore):
         self._interrupt = interrupt
         self.reached: set[Lease] = set()
         self.returned: set[Lease] = set()
+
+    async def close(self) -> None:
+        """The ledger is there for the other engines."""
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
         reserved = await super().reserve(queue, asks)

@@ -324,7 +324,7 @@ def live_with(folder: str, seeds: int) -> None:
         sys.exit(f"the mutant is not imported, but {duetime.__file__}")
     for seed in range(seeds):
         try:
-            complaints = live(seed).ledger.complaints
+            complaints = live(seed).books.complaints
         except BaseException as error:  # a hang, a task left behind, an error nobody looked at
             complaints = [f": {type(error).__name__}: {error}"]
         if complaints:

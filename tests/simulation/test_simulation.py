@@ -31,9 +31,9 @@ def blocks() -> list[range]:
 
 def report(seed: int, world: World) -> str:
     history = [f"  {at} {event:<14} {queue} {job_id} {born}/{attempt}" for at, event, queue, job_id, born, attempt in
-               world.ledger.history[-SHOWN:]]  # fmt: skip
+               world.books.history[-SHOWN:]]  # fmt: skip
     title = f"seed {seed} ({world.kind}); DUETIME_SIM_SEED={seed} runs it alone"
-    return "\n".join([title, *world.ledger.complaints[:10], "the end of its history:", *history])
+    return "\n".join([title, *world.books.complaints[:10], "the end of its history:", *history])
 
 
 @pytest.mark.parametrize("seeds", blocks(), ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
@@ -44,25 +44,25 @@ def test_nothing_is_lost_early_or_doubled(seeds: range) -> None:
         except BaseException as error:
             error.add_note(f"seed {seed}; DUETIME_SIM_SEED={seed} runs it alone")
             raise
-        if world.ledger.complaints:
+        if world.books.complaints:
             pytest.fail(report(seed, world), pytrace=False)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_seed_has_one_history(seed: int) -> None:
-    assert live(seed).ledger.history == live(seed).ledger.history
+    assert live(seed).books.history == live(seed).books.history
 
 
 @pytest.mark.parametrize("seed", [0, 1, 6, 7, 14, 15])
 def test_a_world_is_full_of_life(seed: int) -> None:
     """A simulation in which little happens would find little."""
     world = live(seed)
-    assert sum(world.ledger.events.values()) > 20
+    assert sum(world.books.events.values()) > 20
     assert len(world.received) > 5
 
 
 def complaints_of(seeds: range) -> str:
-    return "\n".join(complaint for seed in seeds for complaint in live(seed).ledger.complaints)
+    return "\n".join(complaint for seed in seeds for complaint in live(seed).books.complaints)
 
 
 def test_it_notices_leases_that_nobody_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ Three in four of each kind are lonely, so that a wake that is lost is not made g
 long, few jobs, and in calm all of them in rounds, within the time that a call takes. The others are crowded; and half
 of those are thronged: dozens of consumers, each on several of five queues, and no store answers at once.
 
-In half of them stores have single-job calls, engines write a journal that takes its time, and consumers hold their
-leases in `HeldLeases`, whatever else they are.
+In half of them stores have single-job calls, engines write a journal that takes its time, consumers hold their leases
+in `HeldLeases`, and the store is a group of two, of which one can be out of reach; whatever else they are.
 
 When all jobs have come to their end, everybody rests: consumers that wait cause no call for jobs.
 """
@@ -20,6 +20,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from duetime.consumer.held_leases import HeldLeases
@@ -29,8 +30,9 @@ from duetime.engine import engine as engine_module
 from duetime.model.errors import JobExists, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob, Priority
 from duetime.model.names import Queue
-from duetime.stores.base import RulesChange
-from tests.simulation.ledger import LEASED, WAITING, Ledger, Notebook, Wire, WireOneJob
+from duetime.stores.base import RulesChange, Store
+from duetime.stores.group.store import GroupStore
+from tests.simulation.ledger import LEASED, WAITING, Books, Ledger, Notebook, Wire, WireOneJob
 from tests.simulation.virtual_loop import LoopClock, run_virtual
 
 QUEUES = [Queue("shop", name) for name in ("mail", "sms", "fax", "post", "call")]
@@ -62,11 +64,12 @@ class World:
         self.calm = seed % 2 == 0
         self.lonely = seed % 8 < 6
         self.thronged = seed % 16 > 13
-        self.single_jobs, self.journals, self.holds = ((seed // 16) & bit > 0 for bit in (1, 2, 4))
+        self.single_jobs, self.journals, self.holds, self.grouped = ((seed // 16) & bit > 0 for bit in (1, 2, 4, 8))
         self.queues = QUEUES if self.thronged else FEW_QUEUES
         self.chance = random.Random(seed)
         self.clock = LoopClock()
-        self.ledger = Ledger(self.clock)
+        self.books = Books()
+        self.ledgers = [Ledger(self.clock, self.books) for _ in range(1 + self.grouped)]
         self.engines: list[Engine] = []
         self.wires: list[Wire] = []
         self.notebooks: list[Notebook] = []
@@ -110,7 +113,7 @@ class World:
             for stop in self._stops:
                 stop.set()
         await self.judge()
-        return self.ledger.complaints
+        return self.books.complaints
 
     def troubles(self, group: asyncio.TaskGroup) -> list[Coroutine[Any, Any, None]]:
         if self.calm and self.lonely:
@@ -124,27 +127,40 @@ class World:
         return f"{'calm' if self.calm else 'broken'} and {many}"
 
     def complain(self, what: str, *about: object) -> None:
-        self.ledger.complaints.append(f"{self.clock.now_ms()}: {what}: {about}")
+        self.books.complaints.append(f"{self.clock.now_ms()}: {what}: {about}")
 
     async def start_engine(self, group: asyncio.TaskGroup) -> None:
-        wire, stop, started = Wire(self.ledger, self.interrupt), asyncio.Event(), asyncio.Event()
+        wires = [Wire(ledger, self.interrupt) for ledger in self.ledgers]
+        stop, started = asyncio.Event(), asyncio.Event()
         if self.single_jobs:
-            wire.one_job = WireOneJob(wire, declines=lambda: self.chance.random() < 0.2)
+            for wire in wires:
+                wire.one_job = WireOneJob(wire, declines=lambda: self.chance.random() < 0.2)
         notebooks = [self.new_notebook()] if self.journals else []
         self.notebooks += notebooks
 
         async def run() -> None:
-            async with Engine(wire, chance=self.chance.random, recorders=notebooks) as engine:
+            store = await self.open_group(wires) if self.grouped else wires[0]
+            async with Engine(store, chance=self.chance.random, recorders=notebooks) as engine:
                 self.engines.append(engine)
                 started.set()
                 await stop.wait()
                 self.engines.remove(engine)
+            await store.close()
 
-        self.wires.append(wire)
+        self.wires += wires
         self._stops.append(stop)
-        self.lag(wire)
+        for wire in wires:
+            self.lag(wire)
         group.create_task(run())
         await started.wait()
+
+    async def open_group(self, wires: list[Wire]) -> GroupStore:
+        async def reach(wire: Wire) -> Store:
+            return wire
+
+        return await GroupStore.open(
+            "pair", {name: partial(reach, wire) for name, wire in zip("ab", wires, strict=True)}
+        )
 
     def new_notebook(self) -> Notebook:
         longest, fails = self.chance.choice([0.0, 0.005, 0.1]), 0.0 if self.calm else 0.05
@@ -175,8 +191,9 @@ class World:
             if self.thronged:
                 self.lag(wire)
         self.sound_since = self.clock.now_ms()
-        for queue in self.queues:
-            await self.ledger.configure(queue, RulesChange(paused=False))
+        for ledger in self.ledgers:
+            for queue in self.queues:
+                await ledger.configure(queue, RulesChange(paused=False))
 
     async def rest(self) -> None:
         """Nothing is left to take: those who wait look no more, and whoever comes looks once at each queue."""
@@ -184,7 +201,7 @@ class World:
         asked, came = self.asked(), self.looks
         await asyncio.sleep(REST_S)
         asked, came = self.asked() - asked, self.looks - came
-        if asked > came * len(self.queues):
+        if asked > came * len(self.queues) * len(self.ledgers):
             self.complain("asks again and again for what is not there", asked, came)
 
     def asked(self) -> int:
@@ -193,9 +210,9 @@ class World:
     async def drain(self) -> None:
         """Consumers go on until nothing waits and nothing is leased."""
         until = self.clock.monotonic() + DRAIN_S
-        while any(entry.place in (WAITING, LEASED) for entry in self.ledger.jobs.values()):
+        while any(entry.place in (WAITING, LEASED) for entry in self.books.jobs.values()):
             if self.clock.monotonic() > until:
-                stuck = {key: entry for key, entry in self.ledger.jobs.items() if entry.place in (WAITING, LEASED)}
+                stuck = {key: entry for key, entry in self.books.jobs.items() if entry.place in (WAITING, LEASED)}
                 self.complain("still not done", stuck)
                 return
             await asyncio.sleep(0.25)
@@ -264,7 +281,7 @@ class World:
             self.complain("the answer to somebody else", pushed, jobs)
         for moved in pushed.jobs if pushed else []:
             accepted = (queue, moved.id, moved.born)
-            if accepted not in self.ledger.accepted:
+            if accepted not in self.books.accepted:
                 self.complain("accepted and not kept", moved)
             if self.journals and not any(accepted in notebook.written for notebook in self.notebooks):
                 self.complain("answered before it was written", moved)
@@ -417,7 +434,7 @@ class World:
             return
         if (answer.id, answer.born, answer.attempt) != (lease.id, lease.born, lease.attempt):
             self.complain("the answer to somebody else", answer, lease)
-        entry = self.ledger.jobs.get((lease.queue, lease.id))
+        entry = self.books.jobs.get((lease.queue, lease.id))
         if entry and entry.born == lease.born:
             self.complain("acked and still there", answer, entry)
 
@@ -481,8 +498,8 @@ class World:
             if not self.calm and self.sound_since > before:
                 continue
             waiting = {queue for since, queues in self.parked.values() if since < before for queue in queues}
-            for (queue, job_id), entry in self.ledger.jobs.items():
-                open_since = max(entry.since, entry.due_at, self.ledger.resumed_at.get(queue, 0))
+            for (queue, job_id), entry in self.books.jobs.items():
+                open_since = max(entry.since, entry.due_at, self.books.resumed_at.get(queue, 0))
                 if entry.place == WAITING and queue in waiting and open_since < before and not self.shut(queue, job_id):
                     self.complain("nobody told the consumer that waits", queue.name, job_id, entry)
                 if entry.place == LEASED and entry.until < before:
@@ -490,15 +507,17 @@ class World:
 
     def shut(self, queue: Queue, job_id: str) -> bool:
         """Paused, or past its ttl: then it is the reaper's, who comes within a second."""
-        line = self.ledger._queues[queue]
+        lines = [ledger._queues[queue] for ledger in self.ledgers if queue in ledger._queues]
+        [line] = [line for line in lines if job_id in line.jobs]
         return line.rules.paused or line.jobs[job_id].expired(self.clock.now_ms())
 
     async def judge(self) -> None:
-        self.ledger.audit()
+        self.books.audit(self.ledgers)
         if self.unanswered or self.holder:
             self.complain("a consumer still holds leases", self.unanswered)
-        for problem in await self.ledger.check():
-            self.complain("not sound", problem)
+        for ledger in self.ledgers:
+            for problem in await ledger.check():
+                self.complain("not sound", problem)
         reached = {lease for wire in self.wires for lease in wire.reached}
         returned = {lease for wire in self.wires for lease in wire.returned}
         for lease in reached - self.received - returned:
@@ -506,12 +525,13 @@ class World:
                 self.complain("a lease that nobody has and nobody gave back", lease)
         for lease in self.received - reached:
             self.complain("received from nowhere", lease)
-        for counted in await self.ledger.counts(self.queues):
+        counts = [counted for ledger in self.ledgers for counted in await ledger.counts(self.queues)]
+        for counted in counts:
             if counted.delayed or counted.ready or counted.leased:
                 self.complain("left over", counted)
-        dead = sum(counted.dead for counted in await self.ledger.counts(self.queues))
-        if dead != len(self.ledger.jobs):
-            self.complain("counts are not what the books say", dead, len(self.ledger.jobs))
+        dead = sum(counted.dead for counted in counts)
+        if dead != len(self.books.jobs):
+            self.complain("counts are not what the books say", dead, len(self.books.jobs))
 
 
 class Lapses(logging.Handler):
@@ -530,7 +550,7 @@ class Lapses(logging.Handler):
 
 
 def live(seed: int) -> World:
-    """Run one seed to its end; `ledger.complaints` of the world says what was wrong."""
+    """Run one seed to its end; `books.complaints` of the world says what was wrong."""
     world = World(seed)
     log = logging.getLogger("duetime.engine")
     state, heavy = random.getstate(), batcher.HEAVY_JOBS
