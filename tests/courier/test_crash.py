@@ -1,8 +1,10 @@
 """kill -9 of the server in the middle of callbacks: every job delivered at least once, none early, no count wrong."""
 
 import asyncio
+import os
 import signal
 from collections import Counter
+from pathlib import Path
 
 import httpx
 import pytest
@@ -90,6 +92,48 @@ async def test_a_killed_server_loses_nothing_and_miscounts_nothing(
     failures = -(-count // FAILING)
     assert failures <= shown["totals"]["failed"] <= failures + 100
     assert sum(day["notified"] for day in shown["days"].values()) == count
+    store = await open_store(url)
+    assert await store.check() == []
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+async def test_jobs_of_a_courier_that_stands_still_are_delivered_by_another(
+    kind: str, start_server: StartServer, receiver: Receiver, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """One of two processes stands still until all jobs were delivered, for longer than its leases last."""
+    url = f"sqlite://{tmp_path}/jobs.db" if kind == "sqlite" else request.getfixturevalue(f"{kind}_url")
+    count, seen = 200, Counter[str]()
+
+    def answer(call: Call) -> Says:
+        seen[call.fields["n"]] += 1
+        return OK
+
+    receiver.answer = answer
+    await (await open_store(url)).close()
+    server = await asyncio.to_thread(start_server, "--workers", "2", "--store", url, **ENVIRONMENT)
+    due = await prepare(server.api, receiver, count)
+    await until(lambda: len(seen) >= IN_FLIGHT)
+    stopped = server.workers()[0]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        await until(lambda: len(seen) == count)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+    async with httpx.AsyncClient(base_url=server.api, verify=False) as http:
+
+        async def settled() -> bool:
+            queue = (await http.get("/v1/queues/shop/mail")).json()["counts"]
+            totals = (await http.get(TOPIC)).json()["totals"]
+            return totals["notified"] >= count and queue["ready"] + queue["delayed"] + queue["leased"] == 0
+
+        await until(settled, every_s=0.05)
+        totals = (await http.get(TOPIC)).json()["totals"]
+    assert (await asyncio.to_thread(server.stop))[0] == 0
+    assert (totals["written"], totals["notified"], totals["deleted"]) == (count, count, 0)
+    firsts = {call.fields["n"]: call for call in reversed(receiver.calls)}
+    assert [number for number, call in firsts.items() if call.at_ms < due[number]] == []
     store = await open_store(url)
     assert await store.check() == []
     await store.close()
