@@ -26,6 +26,7 @@ HANGS_AFTER_S = 900.0
 WAITERS, BATCHER, REAPER = "engine/waiters.py", "engine/batcher.py", "engine/reaper.py"
 ENGINE, QUEUE, STORE = "engine/engine.py", "stores/memory/queue.py", "stores/memory/store.py"
 HELD = "consumer/held_leases.py"
+GROUP, MEMBER = "stores/group/verbs.py", "stores/group/member.py"
 
 
 class Mutant(NamedTuple):
@@ -271,6 +272,37 @@ MUTANTS = [
             stored.end(stored.jobs[lease.id])
             return None
 """,
+    ),
+    # --- groups
+    Mutant(
+        "jobs of one member are kept when the next member fails",
+        GROUP,
+        "    if not now and problem:",
+        "    if problem:",
+    ),
+    Mutant(
+        "a group asks one member for jobs",
+        GROUP,
+        "names = sorted(waiting, key=lambda name: (waiting[name], name)) or list(heads)[:1]",
+        "names = list(heads)[:1]",
+    ),
+    Mutant(
+        "a group does not say when the next job is due",
+        GROUP,
+        "min(waiting.values(), default=None), now, expired, paused",
+        "None, now, expired, paused",
+    ),
+    Mutant(
+        "a job on a member that is down counts as gone",
+        GROUP,
+        "                self.answers[place] = StoreUnavailable(problem.message, **problem.fields)",
+        "                pass",
+    ),
+    Mutant(
+        "a member that was down is not tried again",
+        MEMBER,
+        "            self._opener = asyncio.create_task(self._keep_trying())",
+        "            pass",
     ),
     # --- consumers
     Mutant(

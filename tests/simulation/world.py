@@ -32,6 +32,7 @@ from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob, Priority
 from duetime.model.names import Queue
 from duetime.stores.base import RulesChange, Store
 from duetime.stores.group.store import GroupStore
+from duetime.stores.memory.queue import MemoryQueue
 from tests.simulation.ledger import LEASED, WAITING, Books, Ledger, Notebook, Wire, WireOneJob
 from tests.simulation.virtual_loop import LoopClock, run_virtual
 
@@ -337,7 +338,7 @@ class World:
         await call
 
     async def push_one(self, job_id: str, chance: random.Random) -> None:
-        job = NewJob(job_id, b"x", delay_ms=chance.choice([0, 0, 0, 1, 20, 100]))
+        job = NewJob(job_id, b"x", delay_ms=chance.choice([0, 0, 0, 1, 20, 100, 1500, 3000]))
         await self.push(self.some_engine(chance), chance.choice(self.queues), [job], IfExists.KEEP, chance)
 
     def interrupt(self) -> None:
@@ -429,12 +430,19 @@ class World:
 
     async def finish(self, engine: Engine, lease: Lease, chance: random.Random) -> None:
         self.let_go(lease)
-        [answer] = await self.patiently(engine.ack([lease]), chance) or [None]
+        answers = await self.patiently(engine.ack([lease]), chance)
+        if not answers:
+            return
+        [answer] = answers
+        entry = self.books.jobs.get((lease.queue, lease.id))
+        if answer is None and entry and entry.born == lease.born:
+            job = self.line(lease.queue, lease.id).jobs[lease.id]
+            if not job.expired(self.clock.now_ms()):
+                self.complain("called gone and still there", lease, entry)
         if not isinstance(answer, Moved):
             return
         if (answer.id, answer.born, answer.attempt) != (lease.id, lease.born, lease.attempt):
             self.complain("the answer to somebody else", answer, lease)
-        entry = self.books.jobs.get((lease.queue, lease.id))
         if entry and entry.born == lease.born:
             self.complain("acked and still there", answer, entry)
 
@@ -507,9 +515,14 @@ class World:
 
     def shut(self, queue: Queue, job_id: str) -> bool:
         """Paused, or past its ttl: then it is the reaper's, who comes within a second."""
+        line = self.line(queue, job_id)
+        return line.rules.paused or line.jobs[job_id].expired(self.clock.now_ms())
+
+    def line(self, queue: Queue, job_id: str) -> MemoryQueue:
+        """Where a job is that the books have."""
         lines = [ledger._queues[queue] for ledger in self.ledgers if queue in ledger._queues]
         [line] = [line for line in lines if job_id in line.jobs]
-        return line.rules.paused or line.jobs[job_id].expired(self.clock.now_ms())
+        return line
 
     async def judge(self) -> None:
         self.books.audit(self.ledgers)
