@@ -12,7 +12,8 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pymysql.connections import Connection
 
 from tests.plugins.ci import missing_service
 from tests.plugins.database_server import DatabaseServer, Setting, servers
+from tests.plugins.ports import find_free_port
 
 DEFAULTS: dict[str, Setting] = {
     "bind-address": "127.0.0.1",
@@ -35,6 +37,8 @@ DEFAULTS: dict[str, Setting] = {
     "innodb-fast-shutdown": 2,
 }
 PREFIX = "duetime_"
+NODES = 3
+"""Of a Galera cluster."""
 
 
 class MysqlServer(DatabaseServer):
@@ -102,6 +106,23 @@ class MysqlServer(DatabaseServer):
                 with suppress(pymysql.OperationalError):  # it has ended by itself
                     cursor.execute(f"KILL CONNECTION {session}")
 
+    def follow(self, primary: "MysqlServer") -> None:
+        """Become a replica of a server that writes a binary log. What the two have already must be the same."""
+        primary.administer("CREATE USER IF NOT EXISTS copy@'%'", "GRANT REPLICATION SLAVE ON *.* TO copy@'%'")
+        [(file, position, *_)] = primary.administer("SHOW MASTER STATUS")
+        self.administer(
+            f"CHANGE MASTER TO master_host = '127.0.0.1', master_port = {primary.port}, master_user = 'copy', "
+            f"master_log_file = '{file}', master_log_pos = {position}, master_connect_retry = 1",
+            "START SLAVE",
+        )
+
+    def promote(self) -> None:
+        """Let a replica take over, once it has done what it has received."""
+        self.administer("STOP SLAVE IO_THREAD")
+        while not any("has read all relay log" in str(value) for value in self.administer("SHOW SLAVE STATUS")[0]):
+            time.sleep(0.02)
+        self.administer("STOP SLAVE", "RESET SLAVE ALL", "SET GLOBAL read_only = 0")
+
     def root(self) -> Connection:
         return pymysql.connect(
             user="root", unix_socket=str(self.socket), ssl_disabled=True, autocommit=True, charset="utf8mb4"
@@ -113,6 +134,29 @@ class MysqlServer(DatabaseServer):
             for statement in statements:
                 cursor.execute(statement)
             return cursor.fetchall()
+
+
+def cluster_address(ports: Sequence[int]) -> str:
+    return "gcomm://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+
+
+def galera_node(number: int, ports: Sequence[int]) -> dict[str, Setting]:
+    """Options of a node of a Galera cluster; the ports are those of the nodes for each other. Node 0 makes the cluster
+    when it is first started, and must join it later.
+    """
+    listen, state = ports[number], find_free_port()
+    provider = f"gmcast.listen_addr=tcp://127.0.0.1:{listen};ist.recv_addr=127.0.0.1:{find_free_port()}"
+    return {
+        "wsrep_on": "ON",
+        "wsrep_provider": "/usr/lib/galera/libgalera_smm.so",
+        "wsrep_provider_options": provider,
+        "wsrep_cluster_address": cluster_address(ports if number else []),
+        "wsrep_node_address": f"127.0.0.1:{listen}",
+        "wsrep_sst_method": "rsync",
+        "wsrep_sst_receive_address": f"127.0.0.1:{state}",
+        "binlog_format": "ROW",
+        "innodb_autoinc_lock_mode": 2,
+    }
 
 
 def find_program(name: str) -> str:

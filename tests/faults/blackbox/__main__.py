@@ -26,7 +26,7 @@ from duetime.model.names import Queue
 from duetime.stores.open import open_store
 from tests.faults.blackbox.clients import PATIENCE_S, Load, now_ms
 from tests.faults.blackbox.history import FAULTS, Drained, History, Journaled, Outcome, check
-from tests.faults.blackbox.nemesis import ACTIONS
+from tests.faults.blackbox.nemesis import ACTIONS, applies
 from tests.faults.blackbox.system import FAILOVERS, STORES, System
 from tests.plugins.until import until
 
@@ -81,7 +81,7 @@ async def run_store(
     rounds: list[Round] = []
     async with System(kind, folder, due_together=due_together) as system:
         for number, name in enumerate(actions):
-            if ACTIONS[name].applies(system):
+            if applies(name, system):
                 queue = Queue(NAMESPACE, f"q{number}")
                 load = Load(system.api, str(queue), seed=number)
                 rounds.append(await run_round(system, name, queue, load, load_s=load_s))

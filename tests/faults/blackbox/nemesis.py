@@ -20,7 +20,8 @@ import redis
 
 from duetime.stores.open import open_store
 from duetime.stores.registry import set_drain
-from tests.faults.blackbox.system import FAILOVERS, STORES, StoreServer, System
+from duetime.transfer.backup_file import check_backup
+from tests.faults.blackbox.system import FAILOVERS, MARIADBS, STORES, StoreServer, System
 from tests.faults.losing_proxy import LosingProxy
 from tests.plugins import mysql_server, postgres_server
 from tests.plugins.mysql_server import MysqlServer
@@ -34,6 +35,8 @@ HARM_S = 1.5
 HOUR_S = 3600
 LOCKED_S = 6.0
 """Longer than PostgreSQL and MariaDB let us wait for a lock."""
+KILLED_AFTER_S = (0.5, 0.7, 0.8, 0.9, 1.0, 1.2)
+"""When backups are killed: before they read, while they read and write, and about when they end."""
 
 Harm = Callable[[System], Awaitable[None]]
 
@@ -51,6 +54,15 @@ class Action(NamedTuple):
 
 ACTIONS: dict[str, Action] = {}
 """By name."""
+ON_FAILOVERS = (
+    "nothing",
+    "kill -9 the whole server",
+    "kill -9 the store",
+    "STOP and CONT the store",
+    "swallow answers of the store",
+    "end all sessions of the store",
+)
+"""What the set-ups that can lose writes get, besides what loses them: the rest is the same as on their one server."""
 
 
 def action(
@@ -61,6 +73,11 @@ def action(
         return harm
 
     return add
+
+
+def applies(name: str, system: System) -> bool:
+    is_one_of_few = ACTIONS[name].undoes or name in ON_FAILOVERS
+    return bool(ACTIONS[name].applies(system)) and (system.kind in STORES or is_one_of_few)
 
 
 def has_server(system: System) -> object:
@@ -109,6 +126,11 @@ async def restart(system: System) -> None:
 @action("STOP and CONT a worker process")
 async def pause_worker(system: System) -> None:
     await _pause(system.server.workers()[:1])
+
+
+@action("STOP and CONT the supervisor")
+async def pause_supervisor(system: System) -> None:
+    await _pause([system.server.process.pid])
 
 
 @action("STOP and CONT the whole server")
@@ -324,19 +346,23 @@ async def drain_member(system: System) -> None:
         await store.close()
 
 
-@action("a backup is killed, then made")
+@action("backups are killed, then one is made")
 async def back_up(system: System) -> None:
     file = system.folder / f"{time.monotonic_ns()}.backup"
     command = [*COMMAND, "backup", str(file), "--url", system.url]
-    killed = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    await asyncio.sleep(0.7)
-    with suppress(ProcessLookupError):  # it was quicker
-        killed.kill()
-    await killed.wait()
-    file.unlink(missing_ok=True)
+    for after_s in KILLED_AFTER_S:
+        killed = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        await asyncio.sleep(after_s)
+        with suppress(ProcessLookupError):  # it was quicker
+            killed.kill()
+        await killed.wait()
+        if file.exists():  # under its name only if it is complete
+            check_backup(file)
+            file.unlink()
     made = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
     if await made.wait():
         raise RuntimeError(f"the backup ended with {made.returncode}")
+    check_backup(file)
 
 
 @action("many jobs due in the same second", lambda system: system.due_together)
@@ -377,9 +403,13 @@ async def cut_power(system: System) -> None:
     await asyncio.to_thread(server.start)
 
 
-@action("planned failover", lambda system: system.topology, forgets=True, undoes=True)
+@action("planned failover", lambda system: system.topology or system.kind in MARIADBS, forgets=True, undoes=True)
 async def fail_over(system: System) -> None:
     match system.topology:
+        case None if system.kind == "replica":
+            await _hand_over(system)
+        case None:
+            await _use_next(system)
         case SentinelSet() as servers:
             await asyncio.to_thread(ask, servers.sentinels[0], "SENTINEL", "FAILOVER", SERVICE)
             await asyncio.to_thread(servers.wait_for_failover)
@@ -388,8 +418,6 @@ async def fail_over(system: System) -> None:
                 await asyncio.to_thread(ask, replica, "CLUSTER", "FAILOVER")
             await asyncio.sleep(HARM_S)
             servers.primaries, servers.replicas = servers.replicas, servers.primaries
-        case None:
-            pass
 
 
 @action("kill -9 a primary whose replica lags", lambda system: system.kind in FAILOVERS[1:], forgets=True, undoes=True)
@@ -405,6 +433,20 @@ async def lose_primary(system: System) -> None:
                 await _kill_lagging(primary, servers.replicas[number])
                 await asyncio.to_thread(servers.fail_over, number)
                 await asyncio.to_thread(primary.start)
+        case None if system.kind == "galera":
+            await asyncio.to_thread(system.servers[0].kill)
+            await _use_next(system)
+        case None if system.kind == "replica":
+            primary, replica = system.servers
+            assert isinstance(primary, MysqlServer)
+            assert isinstance(replica, MysqlServer)
+            _signal(_tree(replica), signal.SIGSTOP)
+            _end_replication(primary)
+            await asyncio.sleep(1.0)
+            await asyncio.to_thread(primary.kill)
+            _signal(_tree(replica), signal.SIGCONT)
+            await asyncio.to_thread(replica.promote)
+            await _use_next(system)
         case None:
             primary, standby = system.servers
             assert isinstance(primary, PostgresServer)
@@ -416,6 +458,32 @@ async def lose_primary(system: System) -> None:
             await asyncio.to_thread(primary.kill)
             _signal(_tree(standby), signal.SIGCONT)
             await asyncio.to_thread(standby.promote)
+
+
+async def _hand_over(system: System) -> None:
+    """The primary of MariaDB refuses writes, the replica catches up and takes over, and the old primary follows it."""
+    primary, replica = system.servers
+    assert isinstance(primary, MysqlServer)
+    assert isinstance(replica, MysqlServer)
+    primary.administer("SET GLOBAL read_only = 1")
+    [(file, position, *_)] = primary.administer("SHOW MASTER STATUS")
+    await asyncio.to_thread(replica.administer, f"SELECT master_pos_wait('{file}', {position}, 60)")
+    await asyncio.to_thread(replica.promote)
+    primary.follow(replica)
+    await _use_next(system)
+
+
+async def _use_next(system: System) -> None:
+    """Let the name that clients know lead to the next server."""
+    system.servers.append(system.servers.pop(0))
+    system.ways[0].target = system.servers[0].port
+    system.ways[0].cut()
+
+
+def _end_replication(primary: MysqlServer) -> None:
+    rows = primary.administer("SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'")
+    for (session,) in rows:
+        primary.administer(f"KILL {session}")
 
 
 async def _cut(proxy: LosingProxy) -> None:

@@ -20,8 +20,8 @@ import psycopg
 
 from tests.faults.blackbox.clients import Load
 from tests.faults.losing_proxy import LosingProxy
-from tests.plugins.database_server import servers
-from tests.plugins.mysql_server import MysqlServer
+from tests.plugins.database_server import Setting, servers
+from tests.plugins.mysql_server import NODES, MysqlServer, cluster_address, galera_node
 from tests.plugins.ports import find_free_port
 from tests.plugins.postgres_server import STORE, PostgresServer
 from tests.plugins.redis_server import RedisServer
@@ -43,10 +43,19 @@ time.time_ns = lambda: wall_ns() + seconds() * 1_000_000_000
 
 STORES = ("sqlite", "redis", "postgres", "mysql", "group")
 """Stores that keep what they answered, whatever the nemesis does."""
-FAILOVERS = ("everysec", "sentinel", "cluster", "standby", "sync")
+FAILOVERS = ("everysec", "sentinel", "cluster", "standby", "sync", "replica", "galera")
 """Set-ups of which the last writes can be lost: Redis with appendfsync everysec, Redis with replicas, PostgreSQL with
-an asynchronous standby. For comparison, PostgreSQL with a synchronous standby.
+an asynchronous standby, MariaDB with a replica. For comparison, PostgreSQL with a synchronous standby, and three nodes
+of a Galera cluster, all programs on one of them.
 """
+ON_SMALL_DISKS = 200_000
+"""Jobs that fit onto the small file systems; a system for more has none."""
+MARIADBS = ("replica", "galera")
+DURABLE_MARIADB: dict[str, Setting] = {
+    "innodb_flush_log_at_trx_commit": 1,
+    "innodb_flush_method": "fsync",
+    "innodb_doublewrite": 1,
+}
 
 StoreServer = RedisServer | PostgresServer | MysqlServer
 
@@ -166,7 +175,7 @@ class System:
         return int(json.loads(out.splitlines()[-1])["counts"].get("pushed", 0))
 
     def _mount(self, folder: Path, owner: str = "root") -> None:
-        if os.geteuid():
+        if os.geteuid() or self.due_together > ON_SMALL_DISKS:
             return
         mount = ["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", str(folder)]
         if subprocess.run(mount, capture_output=True, check=False).returncode == 0:
@@ -209,9 +218,21 @@ class System:
                         connection.execute("SELECT pg_reload_conf()")
             case "mysql":
                 made = self._stack.enter_context(servers(MysqlServer, "mysql"))
-                durable = {"innodb_flush_log_at_trx_commit": 1, "innodb_flush_method": "fsync", "innodb_doublewrite": 1}
-                self.servers.append(made.start(**durable))
+                self.servers.append(made.start(**DURABLE_MARIADB))
                 self._mount(self.data, "mysql")
+            case "replica":
+                made = self._stack.enter_context(servers(MysqlServer, "mysql"))
+                logged: dict[str, Setting] = {"log_bin": "binlog", "sync_binlog": 1, **DURABLE_MARIADB}
+                primary, replica = made.start(server_id=1, **logged), made.start(server_id=2, read_only=1, **logged)
+                replica.follow(primary)
+                self.servers += [primary, replica]
+            case "galera":
+                made = self._stack.enter_context(servers(MysqlServer, "mysql"))
+                ports = [find_free_port() for _ in range(NODES)]
+                for number in range(NODES):
+                    node = made.start(**galera_node(number, ports), **DURABLE_MARIADB)
+                    self.servers.append(node)
+                    node.options["wsrep-cluster-address"] = cluster_address(ports)
 
     def _url(self, ports: list[int]) -> str:
         if self.topology is not None:
@@ -226,5 +247,7 @@ class System:
             "postgres": f"postgresql://duetime@{''.join(addresses)}/postgres?{STORE}",
             "mysql": f"mysql://duetime:secret@{''.join(addresses)}/duetime?ssl_mode=disabled",
         }
+        if self.kind in MARIADBS:
+            return f"mysql://duetime:secret@{addresses[0]}/duetime?ssl_mode=disabled"
         hosts = f"postgresql://duetime@{','.join(addresses)}/postgres?{STORE}&target_session_attrs=read-write"
         return urls.get(self.kind, hosts)
