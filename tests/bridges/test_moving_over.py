@@ -374,6 +374,10 @@ def test_topics_of_php_delayqueue_are_imported_from_its_database(
         (["relay", "lmstfy", "--queue", "a/b", "--back"], "its clients work with Duetime's server"),
         (["list", "laravel", "--from", "http://x"], "must be postgresql://, mysql:// or sqlite:"),
         (["list", "redisson", "--from", "amqp://x"], "must begin with redis://"),
+        (["list", "redisson", "--from", "redis://127.0.0.1:x"], "Redis URL redis://127.0.0.1:x is not valid"),
+        (["list", "laravel", "--from", "mysql://127.0.0.1:x/a"], "database URL mysql://127.0.0.1:x/a is not valid"),
+        (["watch", "laravel", "--count", "1", "--interval", "x"], "duration must be"),
+        (["drain", "redisson", "--queue", "order:close"], "name the queue here with --to"),
         (["list", "sidekiq"], "is not one of"),
         (["import", "redisson", "--settings-from", "redis://x"], "must not be given for redisson"),
     ],
@@ -383,3 +387,22 @@ def test_mistakes_are_named(redis_url: str, store: str, shell: Shell, arguments:
     ran = shell.run("bridge", *given, "--url", store)
     assert (ran.code, ran.out) == (2, "")
     assert text in ran.err
+
+
+def test_a_wrong_path_of_a_database_makes_no_file(shell: Shell, tmp_path: Path) -> None:
+    ran = shell.run("bridge", "list", "laravel", "--from", f"sqlite:{tmp_path / 'typo.db'}")
+    assert (ran.code, ran.out) == (3, "")
+    assert "unable to open database file" in ran.err
+    assert not (tmp_path / "typo.db").exists()
+
+
+def test_a_queue_whose_name_is_not_allowed_here_does_not_stop_the_others(
+    theirs: redis.Redis, redis_url: str, shell: Shell
+) -> None:
+    for name in ("order:close", "mail"):
+        theirs.rpush(f"queues:{name}", '{"job":"A","attempts":0}')
+    ran = shell.run("bridge", "import", "laravel", "--from", redis_url, "--json")
+    assert ran.code == 1
+    assert (ran.document["theirs"], ran.document["verified"]) == ("mail", True)
+    assert "queue order:close stays there" in ran.err
+    assert theirs.llen("queues:order:close") == 1

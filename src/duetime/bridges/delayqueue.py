@@ -20,7 +20,6 @@ from duetime.model.job import NewJob
 
 PASSED = 400_000
 """Entries of other topics that one step may pass in a ready list, which takes Redis a few milliseconds."""
-PRIORITIES = (1, 2, 3)
 
 
 class DelayQueue(ForeignQueues):
@@ -33,6 +32,7 @@ class DelayQueue(ForeignQueues):
             raise InvalidSettings(f"buckets must be at least 1, got {buckets}")
         self._redis = ForeignRedis(url)
         self._prefix, self._buckets = prefix, buckets
+        self._ready = [f"{prefix}{priority}ready_queue" for priority in (1, 2, 3)]
         self._ids = IdMaker(SystemClock())
         self._scans: dict[str, Iterator[bytes]] = {}
 
@@ -41,12 +41,12 @@ class DelayQueue(ForeignQueues):
         buckets = (
             member for n in range(self._buckets) for member, _ in self._redis.members(f"{self._prefix}bucket_{n}")
         )
-        ready = (member for key in self._ready_keys() for member in self._redis.values(key))
+        ready = (member for key in self._ready for member in self._redis.values(key))
         return sorted({_topic(member) for member in chain(buckets, ready)})
 
     def sizes(self, queue: str) -> Sizes:
         waiting = [score for _, score in self._delayed(queue)]
-        ready = sum(_topic(member) == queue for key in self._ready_keys() for member in self._redis.values(key))
+        ready = sum(_topic(member) == queue for key in self._ready for member in self._redis.values(key))
         oldest = int(min(waiting) * 1000) if waiting else None
         held = self._redis.count_held(self._held(queue), 3)
         return Sizes(ready=ready, delayed=len(waiting), held=held, oldest_due_at=oldest)
@@ -82,26 +82,22 @@ class DelayQueue(ForeignQueues):
         """(ready list, members of the topic there or in the bucket), in portions. The first portion is empty: a batch
         that was left behind comes first.
         """
-        keys = self._ready_keys()
-        yield keys[0], []
-        for ready in keys:
+        yield self._ready[0], []
+        for ready in self._ready:
             if members := self._first_ready(ready, queue, limit):
                 yield ready, members
         # The scan of the bucket continues from call to call; then it begins once more, for what was added meanwhile.
         while members := list(islice(self._scans.get(queue, iter(())), limit)):
-            yield keys[0], members
+            yield self._ready[0], members
         self._scans[queue] = (member for member, _ in self._delayed(queue))
         while members := list(islice(self._scans[queue], limit)):
-            yield keys[0], members
+            yield self._ready[0], members
 
     def _held(self, queue: str) -> str:
         return f"{self._prefix}duetime_held:{queue}"
 
     def _bucket(self, topic: str) -> str:
         return f"{self._prefix}bucket_{zlib.crc32(topic.encode()) % self._buckets}"
-
-    def _ready_keys(self) -> list[str]:
-        return [f"{self._prefix}{priority}ready_queue" for priority in PRIORITIES]
 
     def _delayed(self, topic: str) -> Iterator[tuple[bytes, float]]:
         """Members of a topic, with their due seconds."""

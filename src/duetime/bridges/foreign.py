@@ -64,13 +64,11 @@ class ForeignQueues(Protocol):
         """A batch that was left behind, else up to `limit` jobs, delayed ones included; None if none is left. No job is
         added to the batch once it has `size` bytes.
         """
-        ...
 
     def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
         """Delete a held batch, and put those jobs of it back into the queue, with their due times. Does nothing if the
         batch is gone.
         """
-        ...
 
     def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         """Add our jobs, ready to run there. A job that was accepted in the last week is not added again.

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -23,6 +23,7 @@ from duetime.bridges.laravel import RETRY_AFTER_S, LaravelQueues, ReservedJob
 from duetime.bridges.payload import read_payload
 from duetime.model.clock import Duration
 from duetime.model.errors import NOT_JSON, InvalidRequest, InvalidSettings, StoreUnavailable
+from duetime.model.masking import mask
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 POLL_S = 0.5
@@ -365,16 +366,21 @@ def _dialect(url: str) -> Dialect:
 def _open_sqlite(url: str) -> Any:
     path = url.removeprefix("sqlite:")
     path = path.removeprefix("//") if path.startswith("///") else path
-    return sqlite3.connect(path, timeout=CONNECT_S, check_same_thread=False)
+    # Not to be created: a wrong path must be an error.
+    return sqlite3.connect(f"file:{quote(path)}?mode=rw", timeout=CONNECT_S, check_same_thread=False, uri=True)
 
 
 def _open_mysql(url: str) -> Any:
     import pymysql  # noqa: PLC0415 (optional driver)
 
     parts = urlsplit(url)
+    try:
+        port = parts.port or 3306
+    except ValueError as error:
+        raise InvalidSettings(f"database URL {mask(url)} is not valid: {error}") from None
     return pymysql.connect(
         host=parts.hostname or "localhost",
-        port=parts.port or 3306,
+        port=port,
         user=unquote(parts.username or ""),
         password=unquote(parts.password or ""),
         database=unquote(parts.path.lstrip("/")),

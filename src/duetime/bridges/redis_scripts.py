@@ -6,6 +6,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from duetime.model.errors import InvalidSettings, StoreUnavailable
+from duetime.model.masking import mask
 
 try:
     import redis
@@ -40,6 +41,8 @@ class ForeignRedis:
             self._redis: Any = made.from_url(self.url, protocol=2, socket_timeout=ANSWER_S, health_check_interval=30)
         except RedisError as error:
             raise self._unavailable(error) from error
+        except ValueError as error:
+            raise InvalidSettings(f"Redis URL {mask(url)} is not valid: {error}") from None
         self._scripts: dict[str, Any] = {}
 
     def run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:

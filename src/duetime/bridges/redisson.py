@@ -105,9 +105,6 @@ class QueueKeys:
         self.held = f"duetime_held:{tag}"
         self.accepted = f"duetime_accepted:{tag}"
 
-    def batch(self, name: str) -> str:
-        return f"{self.held}:{name}"
-
 
 class Redisson:
     """A client of the queues that a Redisson application shares. `name_mapper` is the Java client's, if it has one."""
@@ -177,12 +174,12 @@ class Redisson:
         keys, new = self.keys(queue), self._ids.make()
         name: str = self.redis.run(
             "redisson_hold",
-            [keys.timeouts, keys.elements, keys.values, keys.held, keys.batch(new)],
+            [keys.timeouts, keys.elements, keys.values, keys.held, f"{keys.held}:{new}"],
             [new, limit, size],
         ).decode()
         if not name:
             return None
-        triples = [(int(due_at), kind, stored) for due_at, kind, stored in self.redis.batch(keys.batch(name), 3)]
+        triples = [(int(due_at), kind, stored) for due_at, kind, stored in self.redis.batch(f"{keys.held}:{name}", 3)]
         return HeldBatch(name, [_as_job(queue, name, n, *one) for n, one in enumerate(triples)], triples)
 
     def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
@@ -196,7 +193,7 @@ class Redisson:
                     ("RPUSH", keys.elements, "", stored),
                     ("PUBLISH", keys.channel, due_at, stored),
                 ]
-        self.redis.forget(keys.held, keys.batch(batch.name), batch.name, given)
+        self.redis.forget(keys.held, f"{keys.held}:{batch.name}", batch.name, given)
 
     def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         """Bodies go to the destination as they are."""

@@ -20,7 +20,7 @@ from duetime.client import calls
 from duetime.client.client import LeasedJob
 from duetime.client.topics import Topics
 from duetime.model.clock import duration_ms
-from duetime.model.errors import DuetimeError, InvalidRequest, TopicExists
+from duetime.model.errors import DuetimeError, InvalidName, InvalidRequest, TopicExists
 from duetime.model.humanise import span
 from duetime.model.job import NewJob
 from duetime.model.names import Queue, check_queue
@@ -75,7 +75,12 @@ class Direction:
     to: Annotated[str | None, typer.Option(metavar="NAME", help="The queue here; the same name if not given.")] = None
 
     def ours(self, namespace: str) -> Queue:
-        return check_queue(namespace, self.to or self.queue.rpartition("/")[2])
+        try:
+            return check_queue(namespace, self.to or self.queue.rpartition("/")[2])
+        except InvalidName as error:
+            if not self.to:
+                error.message += "; name the queue here with --to"
+            raise
 
 
 @takes_options
@@ -105,14 +110,14 @@ def watch(
     Examples:
         duetime bridge watch redisson --from redis://localhost --interval 5s
     """
+    pause_s, times = duration_ms(interval) / 1000, 0
     with place.opened() as foreign, interrupts() as stopped:
-        times = 0
         while not stopped():
             _show(foreign, target)
             times += 1
             if times == count:
                 return
-            _sleep(duration_ms(interval) / 1000, stopped)
+            _sleep(pause_s, stopped)
 
 
 def _show(foreign: ForeignQueues, target: Target) -> None:
@@ -315,7 +320,8 @@ def import_all(place: ForeignPlace, options: ImportOptions, target: Target) -> N
     are created first; those that exist here stay as they are. It can be interrupted and run again.
 
     The exit code is 1 if the counts do not match: something is left there, or a queue here has not grown by what was
-    moved, because its consumers are running, for example.
+    moved, because its consumers are running, for example. A queue whose name is not allowed here is named and stays
+    there: drain it with --to.
 
     Examples:
         duetime bridge import lmstfy --from redis://old --settings-from redis://old --url redis://new --dry-run
@@ -326,15 +332,15 @@ def import_all(place: ForeignPlace, options: ImportOptions, target: Target) -> N
         raise InvalidRequest(f"--settings-from must not be given for {place.system}: it has no tokens and no topics")
     with place.opened() as foreign, _dead_letters(place) as dead, interrupts() as stopped:
         names = options.queue or list(foreign.names())
-        queues = [
-            ImportedQueue(
-                name,
-                _ours(place.system, name, target),
-                foreign.sizes(name).total,
-                dead.sizes(name).ready if dead else 0,
-            )
-            for name in names
-        ]
+        queues: list[ImportedQueue] = []
+        for name in names:
+            try:
+                ours = _ours(place.system, name, target)
+            except InvalidName as error:
+                note(f"queue {safe(name)} stays there: {error.message}; use `duetime bridge drain --to`")
+                continue
+            found_dead = dead.sizes(name).ready if dead else 0
+            queues.append(ImportedQueue(name, ours, foreign.sizes(name).total, found_dead))
         settings, finish = _import_settings(place, options, target)
         if not options.dry_run:
             total = sum(one.found + one.found_dead for one in queues)
@@ -347,7 +353,7 @@ def import_all(place: ForeignPlace, options: ImportOptions, target: Target) -> N
                         )  # fmt: skip
             finish()
     _show_imported(queues, settings, target, options)
-    if not options.dry_run and not all(one.is_verified for one in queues):
+    if not options.dry_run and not (len(queues) == len(names) and all(one.is_verified for one in queues)):
         raise typer.Exit(1)
 
 
