@@ -15,6 +15,7 @@ import redis
 
 import duetime
 from duetime.bridges import delayqueue
+from duetime.bridges import relay as relay_module
 from duetime.bridges.delayqueue import DelayQueue
 from duetime.bridges.lmstfy import Lmstfy, LmstfyDeadLetters
 from duetime.bridges.relay import BATCH, Relay, bury
@@ -226,6 +227,22 @@ def test_a_body_that_is_too_large_stays_in_lmstfy(theirs: redis.Redis, redis_url
     assert len(refused) == 1
     assert refused[0].startswith(names[1])
     assert "bytes" in refused[0]
+    lmstfy.close()
+
+
+def test_a_job_behind_many_that_are_refused_is_moved_however_lmstfy_stores_them(
+    theirs: redis.Redis, redis_url: str, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """lmstfy keeps a body as base64 in JSON, so what a batch holds is larger than the bodies of its jobs."""
+    monkeypatch.setattr(relay_module, "HELD_BYTES", 10_000)
+    refused = {"body": base64.b64encode(b"x" * 9_000).decode(), "attributes": {"": "no name"}}
+    for n in range(30):
+        add_lmstfy(theirs, f"1{n:025}B", json.dumps(refused).encode(), due_s=SOON_S + n)
+    add_lmstfy(theirs, "0" * 25 + "A", b"plain", due_s=SOON_S + 100)
+    lmstfy = Lmstfy(redis_url)
+    with duetime.connect(store, namespace="shop") as client:
+        assert Relay(lmstfy, client).to_duetime("shop/mail", Queue("shop", "mail"), follow=False) == 1
+    assert theirs.zcard("timer_set") == 30
     lmstfy.close()
 
 

@@ -9,7 +9,7 @@ kept. `LmstfyDeadLetters` moves the dead letters, and `tokens` reads who may use
 import base64
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -39,6 +39,8 @@ class Lmstfy(ForeignQueues):
         self._redis = ForeignRedis(url)
         self._ids = IdMaker(SystemClock())
         self._scans: dict[str, Iterator[bytes]] = {}
+        self._found: dict[str, list[bytes]] = {}
+        """What a scan has found and no batch had room for."""
 
     def names(self) -> Sequence[str]:
         spaces: Any = self._redis.call("HKEYS", "m/ns")
@@ -78,8 +80,7 @@ class Lmstfy(ForeignQueues):
             entries = self._next_delayed(queue, limit)
             if not entries:
                 return None
-        if left := entries[tried:]:
-            self._scans[queue] = chain(left, self._scans[queue])
+        self._found[queue] = entries[tried:] + self._found.get(queue, [])
         stored = self._redis.batch(f"{held}:{batch}", 5)
         return HeldBatch(batch, [_as_job(*one) for one in stored], stored)
 
@@ -107,6 +108,9 @@ class Lmstfy(ForeignQueues):
 
     def _next_delayed(self, queue: str, limit: int) -> list[bytes]:
         """Entries that no earlier call has found, in a scan that continues from call to call and then begins again."""
+        if found := self._found.get(queue):
+            self._found[queue] = found[limit:]
+            return found[:limit]
         entries = list(islice(self._scans.get(queue, iter(())), limit))
         if not entries:
             now_s = int(self._redis.call("TIME")[0])

@@ -174,7 +174,7 @@ class Relay:
         self._foreign.forget(theirs, batch, sorted(left))
         self._most = min(BATCH, 2 * self._most)
         self._refused_jobs = max(self._refused_jobs, len(left))
-        self._refused_bytes = max(self._refused_bytes, sum(len(batch.jobs[n].body) for n in left))
+        self._refused_bytes = max(self._refused_bytes, sum(_stored_bytes(batch.stored[n]) for n in left))
         return len(batch.jobs) - len(left)
 
     def _push_batch(self, ours: Queue, batch: HeldBatch, left: set[int]) -> None:
@@ -233,3 +233,8 @@ class Relay:
                         self._client.give_back(job, delay=REFUSED_S)
             return accepted
         return leased
+
+
+def _stored_bytes(stored: Sequence[Any]) -> int:
+    """What a job takes of a batch: the other system may store it in more bytes than its body has."""
+    return sum(len(part) for part in stored if isinstance(part, bytes | str))
