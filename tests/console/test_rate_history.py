@@ -1,6 +1,7 @@
 """The charts of the last hour and day: what servers counted, kept in the registry."""
 
 import time
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,7 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import duetime
 from duetime.console.live import LiveFigures
+from duetime.console.pages.overview import cut_peaks
+from duetime.console.queue_history import KIND as QUEUES_KIND
 from duetime.console.queue_history import TASKS_KIND, coarser
 from duetime.console.rate_history import KIND, MeterGain, RateHistory, rate_points
 from duetime.engine.pools import Pools
@@ -20,6 +24,8 @@ from duetime.model.names import Queue
 from duetime.server.process import PoolRecorders
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.open import open_store
+from tests.console.conftest import Visitor
+from tests.plugins.serving import Served
 from tests.plugins.until import until
 
 MAIL = Queue("default", "mail")
@@ -143,3 +149,22 @@ def test_an_hour_of_a_queue_is_kept_as_one_gain() -> None:
     # The queue was idle for two of the three steps, which count for its rate.
     assert (kept.at, kept.seconds, kept.counts, kept.backlog) == (1800, 1800, {"accepted": 60}, 0)
     assert (list(kept.lateness), list(kept.run)) == ([(0.1, 60)], [(0.5, 60)])
+
+
+async def test_the_history_of_a_queue_is_drawn_and_its_highest_peaks_are_cut_off(
+    boss: Visitor, client: duetime.Client, console_server: Served
+) -> None:
+    name = f"h{uuid.uuid4().hex[:8]}"
+    client.queue(name).push("x")
+    now = time.time() - 30
+    store = await open_store(f"sqlite://{console_server.log.parent}/jobs.db")
+    history = f'{{"default/default/{name}":[[{now},600,{{"finished":1234,"failed":7}},[],[[0.5,1241]]]]}}'
+    await store.registry.put(QUEUES_KIND, f"{int(now // 3600):07d}/other", history.encode())
+    await store.close()
+
+    def page() -> str:
+        return boss.get("queue", pool="default", namespace="default", queue=name, history="week").text
+
+    await until(lambda: page().count("data-chart=") == 4, every_s=0.1)
+    assert cut_peaks([[1.0] * 100, [2.0] * 10, [1_000.0]]) == {"top": 4.0, "peak": 1_000.0}
+    assert cut_peaks([[1.0] * 100, [4.0]]) == cut_peaks([[1.0, 900.0]]) == cut_peaks([]) == {"top": 0, "peak": 0}
