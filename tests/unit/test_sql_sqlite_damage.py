@@ -138,3 +138,21 @@ async def test_a_queue_that_cannot_be_read_holds_up_no_other(
     reaped = await store.reap()
     assert [(queue, one.id) for queue, moved in reaped.moved.items() for one in moved] == [(other, "a")]
     assert reaped.next_at is None or reaped.next_at > reaped.now
+
+
+async def test_a_queue_that_cannot_be_read_delays_no_round_of_the_reaper(
+    store: SqliteStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    for queue in (QUEUE, Queue("shop", "one"), Queue("shop", "other")):
+        await store.push(queue, [Push([NewJob("a", b"")])])
+        await store.reserve(queue, [Ask(1, 1000)])
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection, connection:
+        connection.execute("UPDATE queues SET paused = 'x', reap_at = 1 WHERE name = 'mail'")
+    clock.advance("1s")
+
+    reaped = await store.reap(2)
+    assert len(reaped.moved) == 1
+    assert reaped.next_at is not None
+    assert reaped.next_at <= reaped.now
+    reaped = await store.reap(3)
+    assert len(reaped.moved) == 1

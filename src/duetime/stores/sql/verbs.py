@@ -315,7 +315,8 @@ def reap(step: Step, limit: int) -> Reaped:
     moved: dict[Queue, Sequence[Moved]] = {}
     left = limit
     visited_until = 0
-    for queue in queues_to_reap(step, limit):
+    queues = queues_to_reap(step, limit)
+    for queue in queues:
         try:
             happened = reap_queue(step, queue, left)
         except StoreDamaged as error:
@@ -332,6 +333,8 @@ def reap(step: Step, limit: int) -> Reaped:
     for queue in queues_with_old_totals(step):
         fold_totals(step, queue)
     more = sweep_discarded(step)
+    if moved and (left <= 0 or len(queues) == limit):
+        visited_until = 0  # other queues of the agenda were not visited
     return Reaped(moved, step.now if more else next_reap(step, after=visited_until), step.now)
 
 
