@@ -5,14 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 import duetime
 from duetime.model.clock import ManualClock
+from duetime.model.errors import StoreUnavailable
 from duetime.model.names import Queue
 from duetime.stores.memory.store import MemoryStore
 from duetime.testing import in_memory
 from duetime.wire.job_output import MAX_OUTPUT, LastLines, clean_lines, output_names, read_output
-from duetime.wire.payload import counter_name
+from duetime.wire.payload import Payload, counter_name, write
+from duetime.worker.current_job import OUTPUT, PROGRESS
+from duetime.worker.held_jobs import HeldJobs
+from duetime.worker.options import PoolKind, WorkerOptions
+from duetime.worker.shared_counters import count, job_output, progress_name
 from tests.e2e.shell import Shell
 from tests.plugins.until import until
 from tests.worker.conftest import Start
@@ -57,6 +63,42 @@ async def test_over_http_and_by_a_command(start: Start, server: str, sample: Any
     await until(lambda: asyncio.to_thread(sample.app.output, "default", job_id))
     assert shell.json("worker", "output", "default", job_id)[0]["lines"] == LOGGED
     assert shell.ok("worker", "output", "default", job_id).out == "\n".join(LOGGED) + "\n"
+
+
+async def test_a_round_of_reports_asks_an_unavailable_store_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question takes seconds then, and the round also looks at the worker's memory and at restarts."""
+    app = duetime.App("memory:")
+
+    @app.task(name="talks")
+    def talks() -> None: ...
+
+    body, asked = write(Payload("talks", "talks", Raw(b"{}"), "1")), list[object]()
+
+    async def refuse(call: object) -> Any:
+        asked.append(call)
+        raise StoreUnavailable("away")
+
+    async with duetime.connect_async("memory:") as client:
+        mail = client.queue("mail")
+        await mail.bulk([body] * 3)
+        jobs = HeldJobs(app, WorkerOptions(("mail",), PoolKind.THREADS, 3), client, asyncio.create_task)
+        for job in await mail.reserve(limit=3):
+            run = jobs.add(job.delivery)
+            assert run is not None
+            jobs.said(run, OUTPUT, ["a line"])
+            jobs.said(run, PROGRESS, 50)
+        with monkeypatch.context() as away:
+            away.setattr(client, "send", refuse)
+            await jobs.write_output()
+            await jobs.write_progress()
+            assert len(asked) == 2
+
+        await jobs.write_output()
+        await jobs.write_progress()
+        for run in jobs.held.values():
+            lease = run.delivery.lease
+            assert (await client.send(job_output(lease.queue, lease.id))).lines == ["a line"]
+            assert await client.send(count(lease.queue.namespace, progress_name(lease.queue, lease.id))) == 50
 
 
 def test_a_task_of_a_test_may_log() -> None:

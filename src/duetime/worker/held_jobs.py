@@ -18,7 +18,7 @@ import msgspec
 from duetime.client import AsyncClient
 from duetime.client.calls import ClientLeases
 from duetime.consumer.held_leases import Answer, HeldLeases, Spawn
-from duetime.model.errors import NOT_JSON, DuetimeError, LeaseLost
+from duetime.model.errors import NOT_JSON, DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import DAY_MS, Delivery, Event, Moved
 from duetime.stores.base import Finish
 from duetime.wire.job_output import LIFE_MS, output_names
@@ -288,6 +288,9 @@ class HeldJobs:
                 before = await self._client.send(count(queue.namespace, name))
                 if before != run.progress:
                     await self._client.send(count(queue.namespace, name, run.progress - before, life_ms=DAY_MS))
+            except StoreUnavailable:
+                self._progress = {**reports, **self._progress}
+                return  # each call takes seconds then; the next round goes on
             except DuetimeError as error:
                 log.warning("progress_not_kept", extra={"job": job_id, "error": error.message})
 
@@ -302,6 +305,9 @@ class HeldJobs:
             try:
                 for name in output_names(lease.queue, lease.id, int(time.time() * 1000), run.output.read()):
                     await self._client.send(count(lease.queue.namespace, name, 1, life_ms=LIFE_MS))
+            except StoreUnavailable:
+                run.has_new_output = True
+                return
             except DuetimeError as error:
                 log.warning("output_not_kept", extra={"job": lease.id, "error": error.message})
 
