@@ -188,15 +188,40 @@ def findings(page: Page) -> list[tuple[str, str]]:
     return [(one["id"], one["nodes"][0]["html"][:200]) for one in found]
 
 
-def test_nothing_is_wider_than_a_phone(watched: Callable[..., Watched], client: duetime.Client, name: str) -> None:
+WIDER = """
+document.documentElement.scrollWidth > window.innerWidth
+    || [...document.querySelectorAll(".scroll, .sticky")].some((one) => one.scrollWidth > one.clientWidth + 1)
+"""
+
+
+def test_no_page_and_no_table_is_wider_than_a_phone_or_a_laptop(
+    watched: Callable[..., Watched], client: duetime.Client, name: str
+) -> None:
     job = fill(client, name)
-    page = watched(viewport={"width": 390, "height": 800}, color_scheme="dark").page()
-    wide: list[str] = []
-    for path in every_page(name, job):
-        page.goto(path)
-        if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
-            wide.append(path)
+    page = watched(color_scheme="dark").page()
+    wide: list[tuple[int, str]] = []
+    for width in (390, 1440):
+        page.set_viewport_size({"width": width, "height": 800})
+        for path in every_page(name, job):
+            page.goto(path)
+            if page.evaluate(WIDER):
+                wide.append((width, path))
     assert wide == []
+
+
+def test_the_head_of_a_long_table_stays_in_view(
+    watched: Callable[..., Watched], client: duetime.Client, name: str
+) -> None:
+    client.queue(name).bulk([{"n": number} for number in range(60)], delay="1h")
+    page = watched(viewport={"width": 1440, "height": 800}).page()
+    page.goto(address("jobs", name, state="delayed"))
+    page.mouse.wheel(0, 900)
+    head = page.get_by_role("columnheader", name="Job id")
+    page.wait_for_function("window.scrollY > 500")
+    box = head.bounding_box()
+    assert box is not None
+    assert box["y"] == pytest.approx(48, abs=2)
+    client.queue(name).purge()
 
 
 def test_a_delayed_job_is_watched_until_it_is_done_without_a_reload(
@@ -433,6 +458,39 @@ def test_failures_are_retried_and_brought_back_by_keyboard_alone(
     expect(page.get_by_text("Undone for 3 jobs")).to_be_visible()
     assert queue.status().counts.dead == 3
     queue.purge()
+
+
+def test_a_queue_is_paused_and_a_job_moved_and_deleted_by_keyboard_alone(
+    watched: Callable[..., Watched], client: duetime.Client, name: str
+) -> None:
+    queue = client.queue(name)
+    job_id = queue.later("1h", "x").id
+    page = watched(timezone_id="Asia/Tokyo").page()
+    page.goto(address("queue", name))
+    tab_to(page, "Pause")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text(f"Paused default/{name}")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type(job_id)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=job_id)).to_be_visible()
+    tab_to(page, "Reschedule")  # the link to the form
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.type("tomorrow 09:00")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("is due at")).to_be_visible()
+    due = datetime.fromtimestamp(queue.get(job_id).due_at / 1000, ZoneInfo("Asia/Tokyo"))
+    assert (due.hour, due.minute) == (9, 0)
+    page.locator("summary[aria-label=Actions]").focus()
+    page.keyboard.press("Enter")
+    tab_to(page, "Delete job")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("Delete this job?")
+    page.keyboard.press("Tab")  # from Back to the button that deletes
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Deleted job")).to_be_visible()
+    assert queue.status().counts.total == 0
 
 
 def test_a_redis_is_added_to_a_group(

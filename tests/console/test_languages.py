@@ -1,12 +1,24 @@
 import re
+from collections.abc import Callable
+from html import unescape
 from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
 
 import duetime
 from duetime.client.topics import Topics
 from duetime.console import visit
 from duetime.console.formats import seconds
-from duetime.console.languages import LANGUAGES, catalogue, choose, say, translate
+from duetime.console.forms import read_span, whole_number
+from duetime.console.languages import LANGUAGES, catalogue, choose, explain, say, translate
+from duetime.model.clock import time_zone
+from duetime.model.errors import DuetimeError
 from duetime.model.humanise import SPACED_UNITS, exact_duration, rough_span, span
+from duetime.model.names import check_attributes, check_channel, check_id, check_queue
+from duetime.model.schedules import cron, every
+from duetime.model.topic import Topic, check_topic
+from duetime.model.when import read_when
 from duetime.stores.redis.store import _persistence
 from tests.console.conftest import Visitor
 from tests.console.visible_words import english_words
@@ -114,7 +126,7 @@ def test_no_word_of_a_chinese_page_is_english(tmp_path: Path) -> None:
                 assert english_words(page.text, "zh", "default", "later", "dead", "text", *STORES) == set(), path
             refused = visitor.post("do/cancel", id="none", **place).text
     assert say("zh", "error.title") in refused
-    assert "there is no job" in refused
+    assert "default/zh 中没有任务" in unescape(refused)
 
 
 def test_what_stores_say_of_themselves_is_translated() -> None:
@@ -122,3 +134,50 @@ def test_what_stores_say_of_themselves_is_translated() -> None:
         said = _persistence(info)
         assert translate("en", "store_says", said) == said
         assert not re.search("[a-z]", translate("zh", "store_says", said))
+
+
+TOPIC = Topic(key="a", callback="http://127.0.0.1:9/")
+REFUSALS: tuple[Callable[[], object], ...] = (
+    lambda: whole_number("many"),
+    lambda: read_span("often"),
+    lambda: read_span("-5m"),
+    lambda: read_span("200y"),
+    lambda: read_when("sometimes", now_ms=0, zone=None),
+    lambda: read_when("9" * 400, now_ms=0, zone=None),
+    lambda: time_zone("Mars/Olympus"),
+    lambda: check_queue("default", "no name"),
+    lambda: check_queue("n" * 300, "x"),
+    lambda: check_queue("no space", "x"),
+    lambda: check_channel("no name"),
+    lambda: check_id(""),
+    lambda: check_id("a\nb"),
+    lambda: check_attributes({"": "x"}),
+    lambda: check_attributes({"a": "x" * 10_000}),
+    lambda: check_attributes({str(number): "" for number in range(200)}),
+    lambda: check_topic(replace(TOPIC, callback="ftp://a")),
+    lambda: check_topic(replace(TOPIC, callback="http://0x7f.1/")),
+    lambda: check_topic(replace(TOPIC, callback="http://a:b@example.com/")),
+    lambda: check_topic(replace(TOPIC, callback="http://example.com/a b")),
+    lambda: check_topic(replace(TOPIC, schedule="now and then")),
+    lambda: check_topic(replace(TOPIC, alert=("no address!",))),
+    lambda: check_topic(replace(TOPIC, name="x" * 10_000)),
+    *(lambda name=name: check_topic(replace(TOPIC, **{name: -1})) for name in ("cap", "rate", "in_flight")),
+    *(lambda name=name: check_topic(replace(TOPIC, **{name: -1})) for name in ("delay_ms", "timeout_ms")),
+    lambda: every("1ms"),
+    lambda: cron("at noon", "UTC"),
+    lambda: cron("0 0 30 2 *", "UTC"),
+)
+
+
+@pytest.mark.parametrize("refuse", REFUSALS)
+def test_what_is_wrong_with_a_field_is_said_in_chinese(refuse: Callable[[], object]) -> None:
+    with pytest.raises(DuetimeError) as refused:
+        refuse()
+    said = explain("zh", refused.value.message)
+    assert re.search("[\u4e00-\u9fff]", said), refused.value.message
+    assert explain("en", refused.value.message) == refused.value.message
+
+
+def test_an_error_that_is_not_in_the_table_stays_as_it_is() -> None:
+    assert explain("zh", "the store says no") == "the store says no"
+    assert explain("zh", "topic name must have at most " * 1_000).startswith("topic")  # too long to be compared

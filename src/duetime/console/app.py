@@ -376,5 +376,5 @@ def _problem(visit: Visit, error: DuetimeError) -> Response:
     """A page that says what is wrong. An action that was refused leads back to the page that it was posted from."""
     refused = error.status < 500 and error.status not in (401, 403)
     if visit.request.method == "POST" and visit.session_or_none is not None and refused:
-        return visit.go(text=visit.say("error.refused", message=error.message), kind="problem")
-    return visit.page("error.html", error.status, error=error)
+        return visit.go(text=visit.say("error.refused", message=visit.explain(error.message)), kind="problem")
+    return visit.page("error.html", error.status, error=error, message=visit.explain(error.message))

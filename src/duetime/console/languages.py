@@ -1,5 +1,6 @@
 """The console's texts in each language: one catalogue file per language, with the same keys in all."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -7,6 +8,8 @@ from importlib.resources import files
 
 LANGUAGES: Mapping[str, str] = {"en": "English", "zh": "中文"}
 DEFAULT = "en"
+LONGEST_ERROR = 600
+_PLACE = re.compile(r"\\\{(\w+)\\\}")
 
 
 @cache
@@ -38,6 +41,25 @@ def say(language: str, key: str, **values: object) -> str:
 
 def has_text(language: str, key: str) -> bool:
     return key in catalogue(language)
+
+
+@cache
+def _errors(language: str) -> list[tuple[re.Pattern[str], str]]:
+    file = files("duetime.console").joinpath("catalogues", f"errors_{language}.toml")
+    texts: dict[str, str] = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    place = r"(?P<\1>.{0,300}?)"
+    return [
+        (re.compile(_PLACE.sub(place, re.escape(english)), re.DOTALL), translation)
+        for english, translation in texts.items()
+    ]
+
+
+def explain(language: str, message: str) -> str:
+    """The message of an error in the visitor's language, if its table has it."""
+    for pattern, translation in _errors(language) if len(message) <= LONGEST_ERROR else ():
+        if found := pattern.fullmatch(message):
+            return translation.format(**found.groupdict())
+    return message
 
 
 def translate(language: str, section: str, text: str) -> str:

@@ -26,7 +26,7 @@ from duetime.console.action_log import ActionLog
 from duetime.console.bulk_runs import BulkRuns
 from duetime.console.failures import Failures
 from duetime.console.icons import icon
-from duetime.console.languages import LANGUAGES, has_text, say, translate
+from duetime.console.languages import LANGUAGES, explain, has_text, say, translate
 from duetime.console.parts import ConsoleParts
 from duetime.console.problems import quick_count
 from duetime.console.rate_history import LIMITS
@@ -225,10 +225,22 @@ class Visit:
         self.session_or_none = session
         self.language = language
         self.fields: list[tuple[str, str]] = []
-        self.errors: Mapping[str, str] = {}
+        self._errors: Mapping[str, str] = {}
         self.is_tried = False
         self.query: Mapping[str, str] = request.query_params
         self.now = int(time.time() * 1000)
+
+    @property
+    def errors(self) -> Mapping[str, str]:
+        return self._errors
+
+    @errors.setter
+    def errors(self, errors: Mapping[str, str]) -> None:
+        self._errors = {name: self.explain(message) for name, message in errors.items()}
+
+    def explain(self, message: str) -> str:
+        """What an error says, in the visitor's language as far as that is known."""
+        return explain(self.language, message)
 
     @property
     def session(self) -> Session:

@@ -193,4 +193,4 @@ def _number(visit: Visit, name: str) -> int:
     try:
         return whole_number(visit.field(name))
     except InvalidRequest as error:
-        raise InvalidRequest(f"{visit.say('access.' + name)} {error.message}") from None
+        raise InvalidRequest(f"{visit.say('access.' + name)} {visit.explain(error.message)}") from None

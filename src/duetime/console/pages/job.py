@@ -161,7 +161,7 @@ async def show_time(visit: Visit) -> Response:
             at = visit.read_time(text).at(visit.now)
             said = visit.say("form.means", at=full_time(at, visit.zone).replace(".000", ""), span=visit.from_now(at))
         except InvalidTime as error:
-            said = error.message
+            said = visit.explain(error.message)
     return HTMLResponse(visit.services.environment.from_string("{{ text }}").render(text=said))
 
 

@@ -163,7 +163,7 @@ async def show_means(visit: Visit) -> Response:
         try:
             read_schedule(text, zone)
         except DuetimeError as error:
-            said = error.message
+            said = visit.explain(error.message)
     return HTMLResponse(visit.services.environment.from_string("{{ text }}").render(text=said))
 
 

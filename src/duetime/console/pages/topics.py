@@ -254,7 +254,7 @@ async def check_key(visit: Visit) -> Response:
     except TopicNotFound:
         text = visit.say("topic.key_free")
     except DuetimeError as error:
-        text = error.message
+        text = visit.explain(error.message)
     return _text(visit, text)
 
 
@@ -386,7 +386,7 @@ async def check_condition(visit: Visit) -> Response:
         key = "topic.would_retry" if verdict is Verdict.CONDITION else f"topic.would_{verdict}"
         text = visit.say(key)
     except DuetimeError as error:
-        text = error.message
+        text = visit.explain(error.message)
     if visit.is_partial:
         return _text(visit, text)
     return await _page(visit, condition=condition, answer=answer, verdict=text)
