@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,15 +121,19 @@ def database_peer(url: str, folder: Path) -> LaravelPeer:
     if kind == "sqlite":
         path = url.removeprefix("sqlite:")
         database["database"] = path
-        with sqlite3.connect(path) as connection:
-            connection.executescript(";".join(statements))
-        connection.close()
+        for statement in statements:
+            execute_sqlite(url, statement)
     else:
         database |= {"host": parts.hostname, "port": parts.port, "database": parts.path.lstrip("/")}
         database |= {"username": parts.username or "", "password": parts.password or "", "charset": "utf8"}
         execute(url, ["DROP TABLE IF EXISTS jobs, failed_jobs, duetime_held, duetime_accepted", *statements])
     connection = {"driver": "database", "table": "jobs", "queue": "default", "retry_after": RETRY_AFTER_S}
     return LaravelPeer(url, {"connection": connection, "database": database}, folder)
+
+
+def execute_sqlite(url: str, statement: str) -> list[Any]:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:"))) as connection, connection:
+        return connection.execute(statement).fetchall()
 
 
 def own_database(url: str) -> str:

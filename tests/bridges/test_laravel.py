@@ -14,12 +14,13 @@ import pytest
 
 import duetime
 from duetime.bridges.laravel import LaravelJob, LaravelQueues, LaravelRedis, connect
+from duetime.bridges.laravel_database import LaravelDatabase
 from duetime.bridges.laravel_worker import Handler, LaravelWorker
 from duetime.bridges.payload import make_payload, next_attempt, read_payload
 from duetime.bridges.relay import Relay
 from duetime.model.errors import InvalidRequest, LeaseLost
 from duetime.model.names import Queue
-from tests.bridges.laravel_peer import RETRY_AFTER_S, LaravelPeer, python_worker
+from tests.bridges.laravel_peer import RETRY_AFTER_S, LaravelPeer, database_peer, execute_sqlite, python_worker
 
 PREFIX = "shop_database_"
 
@@ -240,6 +241,29 @@ def test_a_job_whose_retry_until_has_passed_fails(peer: LaravelPeer, laravel: La
     with Worker(laravel, Late=lambda job: ran.append(job.data["n"])):
         until(lambda: laravel.size() == 0)
     assert ran == [1]
+
+
+@pytest.mark.parametrize("has_uuid", [True, False])
+def test_a_failed_job_is_in_the_table_of_failed_jobs(tmp_path: Path, has_uuid: bool) -> None:
+    """A table that was made before Laravel 8 has no uuid."""
+    url = f"sqlite:{tmp_path / 'laravel.db'}"
+    database_peer(url, tmp_path)
+    if not has_uuid:
+        execute_sqlite(url, "CREATE TABLE old AS SELECT * FROM failed_jobs")
+        execute_sqlite(url, "ALTER TABLE old DROP COLUMN uuid")
+    laravel = LaravelDatabase(url, failed_table="failed_jobs" if has_uuid else "old", connection="shop")
+    laravel.push("A@b", {"n": 1})
+    execute_sqlite(url, "INSERT INTO jobs VALUES (9, 'default', 'no json', 0, NULL, 0, 0)")
+    job = laravel.pop()
+    assert job
+    job.fail("it broke")
+    assert laravel.pop() is None
+    columns = "connection, queue, payload, exception"
+    broken, unread = execute_sqlite(url, f"SELECT {columns} FROM {'failed_jobs' if has_uuid else 'old'}")
+    assert (broken[0], broken[1], json.loads(broken[2])["data"], broken[3]) == ("shop", "default", {"n": 1}, "it broke")
+    assert unread[2] == "no json"
+    assert laravel.size() == 0
+    laravel.close()
 
 
 def test_unknown_jobs_are_left_to_php(peer: LaravelPeer, laravel: LaravelQueues) -> None:

@@ -346,3 +346,26 @@ def test_a_batch_that_was_left_behind_is_counted_as_held(laravel: LaravelRedis) 
     assert laravel.hold("default", 2)
     sizes = laravel.sizes("default")
     assert (sizes.ready, sizes.held, sizes.total) == (1, 2, 3)
+
+
+def test_a_relay_goes_on_after_its_source_was_restarted(start_redis: Any, tmp_path: Any) -> None:
+    server = start_redis(appendonly="yes", appendfsync="always")
+    laravel, waits, url = LaravelRedis(server.url), threading.Event(), f"sqlite:{tmp_path / 'ours.db'}"
+    laravel.bulk([BulkJob("A@b", n) for n in range(600)])
+    with duetime.connect(url) as client, duetime.connect(url) as other:
+        queue = client.queue("moved")
+        relay = Relay(laravel, other, wait=lambda _: waits.set(), stop=lambda: queue.totals().running.accepted >= 700)
+        thread = threading.Thread(
+            target=relay.to_duetime, args=["default", Queue("default", "moved")], kwargs={"follow": True}
+        )
+        thread.start()
+        server.kill()
+        assert waits.wait(60)
+        server.start()
+        again = LaravelRedis(server.url)
+        again.bulk([BulkJob("A@b", n) for n in range(100)])
+        thread.join(60)
+        assert queue.totals().running.accepted == queue.size() == 700
+        assert again.sizes("default").total == 0
+        again.close()
+    laravel.close()

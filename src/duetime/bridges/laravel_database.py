@@ -36,9 +36,7 @@ READY = "queue = %s AND ((reserved_at IS NULL AND available_at <= %s) OR reserve
 HELD = """CREATE TABLE IF NOT EXISTS duetime_held (
     batch VARCHAR(40) NOT NULL, number INTEGER NOT NULL, queue VARCHAR(255) NOT NULL, due_at BIGINT NOT NULL,
     payload {text} NOT NULL, attempts INTEGER NOT NULL, PRIMARY KEY (batch, number))"""
-HAS_HELD = (
-    "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = {schema} AND table_name = 'duetime_held'"
-)
+HAS_HELD = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = {} AND table_name = 'duetime_held'"
 ACCEPTED = "CREATE TABLE IF NOT EXISTS duetime_accepted (id VARCHAR(255) PRIMARY KEY, at BIGINT NOT NULL)"
 
 
@@ -55,7 +53,9 @@ class Dialect(NamedTuple):
 
 
 class LaravelDatabase(LaravelQueues):
-    """`url` is postgresql://, mysql:// or sqlite:. `table` and `failed_table` are the names in config/queue.php."""
+    """`url` is postgresql://, mysql:// or sqlite:. `table`, `failed_table` and `connection`, with which
+    `artisan queue:retry` finds the queue again, are the names in config/queue.php.
+    """
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class LaravelDatabase(LaravelQueues):
         *,
         table: str = "jobs",
         failed_table: str = "failed_jobs",
+        connection: str = "database",
         retry_after: Duration = RETRY_AFTER_S,
         handler: str | None = None,
     ) -> None:
@@ -70,7 +71,7 @@ class LaravelDatabase(LaravelQueues):
         for name in (table, failed_table):
             if not IDENTIFIER.fullmatch(name):
                 raise InvalidSettings(f"table name must consist of letters, digits and '_', got {name!r}")
-        self._table, self._failed = table, failed_table
+        self._table, self._failed, self._name = table, failed_table, connection
         self._database = Database(url)
         self._dialect, self._transaction = self._database.dialect, self._database.transaction
         self.close = self._database.close
@@ -186,10 +187,12 @@ class LaravelDatabase(LaravelQueues):
 
     def _move_to_failed(self, run: "Transaction", job: ReservedJob, error: str) -> None:
         self._delete_row(run, job)
+        names, row = "connection, queue, payload, exception", [self._name, job.queue, job.text.decode(errors="replace")]
+        if "uuid" in run.columns(self._failed):  # a table of before Laravel 8 has none
+            names, row = f"uuid, {names}", [job.payload.uuid or str(uuid.uuid4()), *row]
+        places = "%s, " * (len(row) + 1)
         run.execute(
-            f"INSERT INTO {self._failed} (uuid, connection, queue, payload, exception, failed_at)"
-            " VALUES (%s, %s, %s, %s, %s, CURRENT_TIMESTAMP)",
-            [job.payload.uuid or str(uuid.uuid4()), "database", job.queue, job.text.decode(errors="replace"), error],
+            f"INSERT INTO {self._failed} ({names}, failed_at) VALUES ({places}CURRENT_TIMESTAMP)", [*row, error]
         )
 
     def clear(self, queue: str = "default") -> int:
@@ -215,11 +218,9 @@ class LaravelDatabase(LaravelQueues):
                 "SELECT due_at, payload, attempts FROM duetime_held WHERE batch = %s AND queue = %s ORDER BY number",
                 [name, queue],
             )
-        return (
-            self._batch(queue, name, [(due_at, text.encode(), attempts) for due_at, text, attempts in rows])
-            if rows or left
-            else None
-        )
+        if not rows and not left:
+            return None
+        return self._batch(queue, name, [(due_at, text.encode(), attempts) for due_at, text, attempts in rows])
 
     def _hold_new(self, run: "Transaction", queue: str, limit: int, size: int) -> str:
         name, now = self._ids.make(), run.now()
@@ -310,6 +311,9 @@ class Transaction:
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         return list(self._cursor(statement, values).fetchall())
 
+    def columns(self, table: str) -> set[str]:
+        return {column[0] for column in self._cursor(f"SELECT * FROM {table} WHERE 1 = 0", ()).description}
+
     def _cursor(self, statement: str, values: Sequence[Any]) -> Any:
         cursor = self._connection.cursor()
         cursor.execute(statement.replace("%s", "?") if self._is_sqlite else statement, values)
@@ -348,13 +352,13 @@ def _dialect(url: str) -> Dialect:
                 import psycopg  # noqa: PLC0415 (optional driver)
 
                 now = "SELECT extract(epoch FROM clock_timestamp())"
-                has_held = HAS_HELD.format(schema="current_schema()")
+                has_held = HAS_HELD.format("current_schema()")
                 return Dialect(psycopg.connect, " FOR UPDATE", " SKIP LOCKED", now, "TEXT", has_held, psycopg.Error)
             case "mysql":
                 import pymysql  # noqa: PLC0415 (optional driver)
 
                 now = "SELECT UNIX_TIMESTAMP(NOW(6))"
-                has_held = HAS_HELD.format(schema="DATABASE()")
+                has_held = HAS_HELD.format("DATABASE()")
                 error = pymysql.MySQLError
                 return Dialect(_open_mysql, " FOR UPDATE", " SKIP LOCKED", now, "LONGTEXT", has_held, error)
             case _:

@@ -37,10 +37,9 @@ class ForeignRedis:
         self.is_cluster = parts.scheme == "redis+cluster"
         self.url = urlunsplit(parts._replace(scheme="redis")) if self.is_cluster else url
         made: Any = RedisCluster if self.is_cluster else redis.Redis
+        options: Any = {"protocol": 2, "socket_timeout": ANSWER_S, "health_check_interval": 30}
         try:
-            self._redis: Any = made.from_url(self.url, protocol=2, socket_timeout=ANSWER_S, health_check_interval=30)
-        except RedisError as error:
-            raise self._unavailable(error) from error
+            self._redis: Any = self._guard(lambda: made.from_url(self.url, **options))
         except ValueError as error:
             raise InvalidSettings(f"Redis URL {mask(url)} is not valid: {error}") from None
         self._scripts: dict[str, Any] = {}
@@ -120,12 +119,10 @@ class ForeignRedis:
     def close(self) -> None:
         self._redis.close()
 
-    def _guard(self, work: Any) -> Any:
+    @staticmethod
+    def _guard(work: Any) -> Any:
         try:
             return work()
         except RedisError as error:
-            raise self._unavailable(error) from error
-
-    @staticmethod
-    def _unavailable(error: RedisError) -> StoreUnavailable:
-        return StoreUnavailable(f"Redis of the bridge: {error}", unknown=isinstance(error, Unreachable | TimeoutError))
+            unknown = isinstance(error, Unreachable | TimeoutError)
+            raise StoreUnavailable(f"Redis of the bridge: {error}", unknown=unknown) from error
