@@ -23,14 +23,19 @@ def test_the_installed_program_reports_by_its_exit_code(shell: Shell) -> None:
     assert refused.err == "duetime: there is no job 'other' in default/mail\n"
 
 
-def test_without_the_extra_the_error_says_what_to_install() -> None:
+@pytest.mark.parametrize(("command", "extra"), [("top", "cli"), ("serve", "server")])
+def test_without_the_extra_the_error_says_what_to_install(command: str, extra: str) -> None:
     """As after `pip install duetime`, which is the SDK alone."""
     without = (
-        "import sys; sys.modules['typer'] = None; sys.argv = ['duetime', 'top']; import duetime.cli.main as m; m.main()"
+        "import sys; sys.modules['typer'] = None; sys.argv = ['duetime', sys.argv[1]]; "
+        "import duetime.cli.main as m; m.main()"
     )
-    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", without, command], capture_output=True, text=True, check=False, timeout=60
+    )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "duetime: commands need the package typer: pip install 'duetime[cli]'\n"
+    said = f"duetime: commands need the package typer: pip install 'duetime[{extra}]', or with uv: uvx 'duetime[{extra}]'\n"
+    assert done.stderr == said
 
 
 @pytest.mark.parametrize(

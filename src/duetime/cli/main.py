@@ -30,6 +30,10 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name not in PACKAGES:
             raise
-        sys.stderr.write(f"duetime: commands need the package {missing.name}: pip install 'duetime[cli]'\n")
+        extra = "server" if sys.argv[1:2] in (["serve"], ["console"]) else "cli"
+        sys.stderr.write(
+            f"duetime: commands need the package {missing.name}: "
+            f"pip install 'duetime[{extra}]', or with uv: uvx 'duetime[{extra}]'\n"
+        )
         sys.exit(2)
     run()

@@ -82,6 +82,13 @@ async def test_a_token_needs_the_scopes_of_the_route(server: Server, route: Rout
         assert reply.status_code not in (401, 403), reply.text
 
 
+async def test_a_token_of_another_namespace_is_refused_with_the_namespace(server: Server) -> None:
+    elsewhere = await server.token(namespace="shop")
+    reply = await server.http.get("/v1/queues/default/mail", headers=bearer(elsewhere))
+    assert problem(reply, 401, "unauthorized")
+    assert reply.json()["detail"] == "the token is not valid for the namespace 'default'"
+
+
 async def test_the_document_and_the_page_need_no_token(server: Server) -> None:
     assert (await server.http.get("/v1/openapi.json")).status_code == 200
     assert (await server.http.get("/v1/docs")).status_code == 200

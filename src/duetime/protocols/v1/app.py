@@ -83,9 +83,11 @@ class TokenGate:
                 return Admitted(await self._tokens.admit(token, None, Access.ADMIN))
             self._tokens.require_pool(pool)
             known = await self._tokens.check(pool, namespace, secret)
-        except (Unauthorized, Forbidden):
+        except (Unauthorized, Forbidden) as error:
             if not secret:
                 raise Unauthorized(NO_TOKEN) from None
+            if isinstance(error, Unauthorized):
+                raise Unauthorized(f"the token is not valid for the namespace {namespace!r}") from None
             raise
         for access in needs:
             known.require(access)
