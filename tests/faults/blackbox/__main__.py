@@ -246,8 +246,8 @@ def main() -> int:
             done = asyncio.run(run_store(kind, actions, load_s=given.load, folder=folder, due_together=together))
             print(write_table(done), flush=True)
             rounds += done
-    given.page.parent.mkdir(parents=True, exist_ok=True)
-    given.page.write_text(write_page(rounds))
+            given.page.parent.mkdir(parents=True, exist_ok=True)
+            given.page.write_text(write_page(rounds))
     print(f"\n{summary(rounds)}\n{given.page}")
     return 0 if all(one.is_good for one in rounds) else 1
 
