@@ -26,7 +26,7 @@ HANGS_AFTER_S = 900.0
 WAITERS, BATCHER, REAPER = "engine/waiters.py", "engine/batcher.py", "engine/reaper.py"
 ENGINE, QUEUE, STORE = "engine/engine.py", "stores/memory/queue.py", "stores/memory/store.py"
 HELD = "consumer/held_leases.py"
-GROUP, MEMBER = "stores/group/verbs.py", "stores/group/member.py"
+GROUP, MEMBERS, MEMBER = "stores/group/verbs.py", "stores/group/members.py", "stores/group/member.py"
 
 
 class Mutant(NamedTuple):
@@ -303,6 +303,18 @@ MUTANTS = [
         MEMBER,
         "            self._opener = asyncio.create_task(self._keep_trying())",
         "            pass",
+    ),
+    Mutant(
+        "an id is not searched at its earlier home before it is pushed",
+        GROUP,
+        "        for old in homes[1:]:",
+        "        for old in ():",
+    ),
+    Mutant(
+        "a process pushes by a new layout before the others know it",
+        MEMBERS,
+        "        await asyncio.sleep(SPREAD_S)\n        self._use(current)",
+        "        self._use(current)",
     ),
     # --- consumers
     Mutant(

@@ -1,7 +1,7 @@
 """Five hundred worlds: nothing lost, nothing early, nothing doubled, nobody left waiting.
 
 A failing seed is named with what was wrong and the end of its history. `DUETIME_SIM_SEED=123` runs that one alone, and
-`DUETIME_SIM_SEEDS=100000` runs that many (`make faults`):
+`DUETIME_SIM_SEEDS=100000` runs that many (`make faults`), from `DUETIME_SIM_FIRST=500` on:
 
     DUETIME_SIM_SEED=123 make test ARGS=tests/simulation
 """
@@ -19,6 +19,7 @@ from tests.simulation.world import World, live
 
 SEEDS_PER_TEST = 25
 SEEDS = int(os.environ.get("DUETIME_SIM_SEEDS", 500 * read_scale()))
+FIRST = int(os.environ.get("DUETIME_SIM_FIRST", "0"))
 SHOWN = 40
 """How much of a failing seed's history is shown."""
 
@@ -26,7 +27,7 @@ SHOWN = 40
 def blocks() -> list[range]:
     if seed := os.environ.get("DUETIME_SIM_SEED"):
         return [range(int(seed), int(seed) + 1)]
-    return [range(start, start + SEEDS_PER_TEST) for start in range(0, SEEDS, SEEDS_PER_TEST)]
+    return [range(start, start + SEEDS_PER_TEST) for start in range(FIRST, FIRST + SEEDS, SEEDS_PER_TEST)]
 
 
 def report(seed: int, world: World) -> str:

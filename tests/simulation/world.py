@@ -33,6 +33,7 @@ from duetime.model.names import Queue
 from duetime.stores.base import RulesChange, Store
 from duetime.stores.group.store import GroupStore
 from duetime.stores.memory.queue import MemoryQueue
+from duetime.stores.registry import set_drain
 from tests.simulation.ledger import LEASED, WAITING, Books, Ledger, Notebook, Wire, WireOneJob
 from tests.simulation.virtual_loop import LoopClock, run_virtual
 
@@ -42,6 +43,8 @@ FEW_QUEUES = QUEUES[:2]
 BUSY_S = {"calm and lonely": 12.0, "broken and lonely": 4.0, "calm and thronged": 1.0, "broken and thronged": 1.5}
 BUSY_IN_A_CROWD_S = 2.0
 """How long producers produce and things break."""
+DRAINING_S = 6.0
+"""Added where a member may drain: all engines have followed after 3.5 s."""
 REST_S = 3.0
 """How long nothing may be asked at the end."""
 DRAIN_S = 60.0
@@ -66,6 +69,7 @@ class World:
         self.lonely = seed % 8 < 6
         self.thronged = seed % 16 > 13
         self.single_jobs, self.journals, self.holds, self.grouped = ((seed // 16) & bit > 0 for bit in (1, 2, 4, 8))
+        self.moment_ms = MOMENT_MS * (1 + self.grouped)  # a group asks its members one after the other
         self.queues = QUEUES if self.thronged else FEW_QUEUES
         self.chance = random.Random(seed)
         self.clock = LoopClock()
@@ -98,7 +102,8 @@ class World:
             crowd = 2 if self.lonely else chance.randint(16, 40) if self.thronged else chance.randint(3, 7)
             consumers = [group.create_task(self.consume()) for _ in range(crowd)]
             watching = group.create_task(self.watch())
-            await asyncio.sleep(BUSY_S.get(self.kind, BUSY_IN_A_CROWD_S))
+            longer_s = DRAINING_S if self.grouped and self.lonely and not self.calm else 0.0
+            await asyncio.sleep(BUSY_S.get(self.kind, BUSY_IN_A_CROWD_S) + longer_s)
             self.busy = False
             await asyncio.wait(trouble)
             await self.calm_down()
@@ -328,7 +333,7 @@ class World:
                 self.later(chance, self.push_one(f"r{number}-{at}", chance)) for at in range(chance.randint(1, 3))
             ]
             tasks = [asyncio.create_task(one) for one in consumers + pushes]
-            await asyncio.sleep(1.5 * MOMENT_MS / 1000)
+            await asyncio.sleep(1.5 * self.moment_ms / 1000)
             for task in self.parked:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -473,7 +478,8 @@ class World:
             await asyncio.sleep(chance.random() * 0.7)
             wire = chance.choice(self.wires)
             chosen = chance.sample(verbs, chance.randint(1, 4))
-            match chance.choice(["down", "down", "away", "lost", "lost", "slow", "cut", "silent", "jump", "replace"]):
+            kinds = ["down", "down", "away", "lost", "lost", "slow", "cut", "silent", "jump", "replace"]
+            match chance.choice([*kinds, "drain"] if self.grouped else kinds):
                 case "down":
                     wire.down(*chosen)
                 case "away":
@@ -488,6 +494,9 @@ class World:
                     wire.silence_wakeups()
                 case "jump":
                     self.clock.offset_ms += chance.choice([3, 40, 900])
+                case "drain":
+                    registry = self.some_engine(chance).store.registry
+                    await self.patiently(set_drain(registry, "pair", "b", drains=chance.random() < 0.6), chance)
                 case "replace" if self.busy:
                     await self.start_engine(group)
                     self._stops.pop(0).set()
@@ -499,7 +508,7 @@ class World:
 
     async def watch(self) -> None:
         """While nothing is broken nobody waits beside a job that is ready, and no lease outlives its end."""
-        allowed = MOMENT_MS if self.calm else RECOVERY_MS
+        allowed = self.moment_ms if self.calm else RECOVERY_MS
         while True:
             await asyncio.sleep(allowed / 1000 / 3)
             before = self.clock.now_ms() - allowed
