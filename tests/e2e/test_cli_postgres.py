@@ -1,6 +1,6 @@
 """`doctor` and `migrate` on a real PostgreSQL."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,14 @@ def test_settings_that_lose_jobs_and_forgotten_transactions(
         database.execute(statement)  # type: ignore[arg-type]
     assert "postgres.isolation" in findings(shell.run("doctor", "--json"), "ok")
     database.execute("ALTER ROLE duetime RESET default_transaction_isolation")
+
+
+def test_commits_that_are_answered_before_they_are_durable(
+    start_postgres: Callable[..., PostgresServer], tmp_path: Path
+) -> None:
+    server = start_postgres(fsync="on", full_page_writes="on", synchronous_commit="off")
+    warned = findings(Shell(server.url, tmp_path).run("doctor", "--json"), "warn")
+    assert warned["postgres.durability"]["what"] == "synchronous_commit is off"
 
 
 def test_a_server_that_does_not_answer(free_port: int, tmp_path: Path) -> None:
