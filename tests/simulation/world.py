@@ -102,7 +102,7 @@ class World:
             crowd = 2 if self.lonely else chance.randint(16, 40) if self.thronged else chance.randint(3, 7)
             consumers = [group.create_task(self.consume()) for _ in range(crowd)]
             watching = group.create_task(self.watch())
-            longer_s = DRAINING_S if self.grouped and self.lonely and not self.calm else 0.0
+            longer_s = DRAINING_S if self.grouped and not self.calm and not self.thronged else 0.0
             await asyncio.sleep(BUSY_S.get(self.kind, BUSY_IN_A_CROWD_S) + longer_s)
             self.busy = False
             await asyncio.wait(trouble)
@@ -343,7 +343,7 @@ class World:
         await call
 
     async def push_one(self, job_id: str, chance: random.Random) -> None:
-        job = NewJob(job_id, b"x", delay_ms=chance.choice([0, 0, 0, 1, 20, 100, 1500, 3000]))
+        job = NewJob(job_id, b"x", delay_ms=chance.choice([0, 0, 0, 0, 0, 1, 1, 20, 100, 2000]))
         await self.push(self.some_engine(chance), chance.choice(self.queues), [job], IfExists.KEEP, chance)
 
     def interrupt(self) -> None:
