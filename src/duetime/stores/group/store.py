@@ -353,6 +353,7 @@ class GroupStore:
             problems,
             "; ".join(sorted({info.persistence for info in found if info.persistence})),
             members,
+            own_bytes=sum(info.own_bytes for info in found),
         )
 
     async def check(self) -> Sequence[str]:
