@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,38 @@ def test_a_bug_is_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) ->
     ran = shell.run("queue", "list", "--json")
     assert (ran.code, ran.out) == (5, "")
     assert ran.error["message"] == "a bug in Duetime: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_characters_that_an_encoding_lacks_are_escaped(shell: Shell, encoding: str) -> None:
+    shell.ok("push", "mail", "grüße 中文 😀", "--id", "jöb")
+    ran = shell.spawn("list", "mail", "--json", PYTHONIOENCODING=encoding)  # JSON is UTF-8 everywhere
+    assert (ran.code, ran.document["body"]) == (0, "grüße 中文 😀")
+    done = subprocess.run(
+        [*program(), "list", "mail"],
+        env=shell.environment(PYTHONIOENCODING=encoding),
+        cwd=shell.folder,
+        capture_output=True,
+        encoding=encoding,
+        check=True,
+    )
+    assert r"\u4e2d\u6587 \ud83d\ude00" in done.stdout
+    assert shell.spawn("get", "mail", "nö", PYTHONIOENCODING="ascii").err == (
+        "duetime: there is no job 'n\\u00f6' in default/mail\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("closed", "code"), [("<&-", 0), (">&-", 0), ("2>&-", 0), ("<&- >&- 2>&-", 0), (">/dev/full", 1)]
+)
+def test_a_closed_or_full_stream_is_no_crash(shell: Shell, closed: str, code: int) -> None:
+    command = f"exec {shlex.join([*program(), 'push', 'mail', 'x'])} {closed}"
+    done = subprocess.run(
+        command, shell=True, env=shell.environment(), cwd=shell.folder, capture_output=True, text=True, check=False
+    )
+    full = "duetime: No space left on device\n" if code else ""
+    assert (done.returncode, done.stderr) == (code, full)
+    assert shell.json("list", "mail")[0]["body"] == "x"
 
 
 def test_a_pipeline_without_spark_says_what_to_install(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

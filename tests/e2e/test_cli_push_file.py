@@ -110,7 +110,8 @@ def test_lines_that_were_listed_go_back_into_their_own_queues(shell: Shell, tmp_
 
 def test_wrong_arguments_are_a_usage_error(shell: Shell) -> None:
     assert shell.run("push", "mail").code == 2
-    assert shell.run("push", "mail", "body", "--file", "jobs.jsonl").code == 2
+    both = shell.run("push", "mail", "body", "--file", "jobs.jsonl")
+    assert (both.code, both.err) == (2, "duetime: give BODY or --file, not both\n")
     missing = shell.run("push", "mail", "--file", "nowhere.jsonl", "--json")
     assert (missing.code, missing.error["code"]) == (2, "invalid_request")
     assert "nowhere.jsonl" in missing.error["message"]

@@ -85,10 +85,18 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
         ["--concurrency", "-1"],
         ["-c", "3..2"],
         ["-c", "many"],
+        ["--tries", "-1"],
+        ["--max-jobs", "-1"],
+        ["--memory", "nan"],
     ):
         ran = shell.run("work", "shop:app", *options)
         assert ran.code == 2, ran
         assert ran.err.startswith("duetime: ")
+    stored = Shell(f"sqlite:{tmp_path}/jobs.db", tmp_path)
+    for command in ("output", "progress"):
+        assert stored.run("worker", command, "mail", "").code == 2
+    quiet = stored.ok("worker", "output", "mail", "j")
+    assert (quiet.out, quiet.err) == ("", "no output of mail/j: it does not run, or has logged nothing\n")
 
 
 RELOADING = """

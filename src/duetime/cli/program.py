@@ -190,6 +190,10 @@ def run() -> None:
         _exit(usage_error(error), 2)
     except typer.Abort:
         _exit(Usage("aborted"), 1)
+    except OSError as error:
+        if sys.flags.dev_mode:
+            raise
+        _exit(SystemRefused(": ".join(str(part) for part in (error.filename, error.strerror or error) if part)), 1)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in SPARK_PACKAGES:
             _exit(InvalidSettings.lacks("this command", "spark", error), 2)
@@ -202,6 +206,12 @@ class Usage(InvalidRequest):
     """The command line cannot be parsed."""
 
     code = "usage"
+
+
+class SystemRefused(DuetimeError):
+    """The operating system refused something: no room for the output, too many open files."""
+
+    code = "system"
 
 
 PLAIN_WORDS = {

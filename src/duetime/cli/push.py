@@ -17,7 +17,6 @@ from duetime.model.job import DEFAULT_TRIES, Event, IfExists, Moved, NewJob, Pri
 from duetime.model.names import Queue
 from duetime.model.when import When
 
-BODY_OR_FILE = "push needs a BODY, - to read it from standard input, or --file"
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 
 
@@ -105,7 +104,7 @@ def push(
     when = parse_when(options.when) if options.when else When()
     if options.file is not None:
         if body is not None:
-            raise InvalidRequest(BODY_OR_FILE)
+            raise InvalidRequest.not_both("BODY", "--file")
         if options.id is not None:
             raise InvalidRequest("--id cannot be used with --file; each line of the file has its own id")
         from duetime.cli.push_file import load_file  # noqa: PLC0415 (it draws a progress bar, which takes long to import)
@@ -115,7 +114,7 @@ def push(
     if name is None:
         raise typer.BadParameter("name a queue, or give --file", param_hint="QUEUE")
     if body is None:
-        raise InvalidRequest(BODY_OR_FILE)
+        raise InvalidRequest("push needs a BODY, - to read it from standard input, or --file")
     with target.connect() as client:
         _push_one(client, name, read_body(body), options.fields(when), options.if_exists, target)
 

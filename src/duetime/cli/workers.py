@@ -6,8 +6,9 @@ import msgspec
 import typer
 
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import moment, safe
+from duetime.cli.output import moment, note, safe
 from duetime.model.humanise import span
+from duetime.model.names import check_id
 from duetime.wire.payload import PAUSED_TASKS, RESTARTS, paused_task
 from duetime.worker.shared_counters import count, job_output, list_workers, progress_name
 
@@ -101,7 +102,7 @@ def progress(
         duetime worker progress mail 01JCQ2Y6W3V5Z8T4B7N9M1K0XA
     """
     with target.connect() as client:
-        percent = client.send(count(target.space, progress_name(target.queue(queue), job_id)))
+        percent = client.send(count(target.space, progress_name(target.queue(queue), check_id(job_id))))
     document = {"namespace": target.space, "queue": queue, "id": job_id, "percent": percent}
     target.answer.show(document, f"{percent} %")
 
@@ -120,6 +121,9 @@ def output(
         duetime worker output mail 01JCQ2Y6W3V5Z8T4B7N9M1K0XA
     """
     with target.connect() as client:
-        lines = client.send(job_output(target.queue(queue), job_id)).lines
+        lines = client.send(job_output(target.queue(queue), check_id(job_id))).lines
     document = {"namespace": target.space, "queue": queue, "id": job_id, "lines": lines}
-    target.answer.show(document, "\n".join(map(safe, lines)))
+    if lines or target.json:
+        target.answer.show(document, "\n".join(map(safe, lines)))
+    else:
+        note(f"no output of {queue}/{job_id}: it does not run, or has logged nothing")
