@@ -35,8 +35,8 @@ def test_without_the_extra_the_error_says_what_to_install(command: str, extra: s
         [sys.executable, "-c", without, command], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout) == (2, "")
-    said = f"duetime: commands need the package typer: pip install 'duetime[{extra}]', or with uv: uvx 'duetime[{extra}]'\n"
-    assert done.stderr == said
+    install = f"pip install 'duetime[{extra}]', or with uv: uvx 'duetime[{extra}]'"
+    assert done.stderr == f"duetime: commands need the package typer: {install}\n"
 
 
 @pytest.mark.parametrize(
