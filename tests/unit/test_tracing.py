@@ -14,12 +14,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from duetime.client import AsyncClient, Client
-from duetime.model.errors import JobExists, LeaseLost
+from duetime.engine.pools import Pools
+from duetime.metrics.scraper import Scraper
+from duetime.model.errors import InvalidSettings, JobExists, LeaseLost
 from duetime.model.job import IfExists, Lease, NewJob
 from duetime.model.names import MAX_ATTRIBUTES, Queue
 from duetime.protocols.v1 import V1App
+from duetime.server.supervision.siblings import Alone
 from duetime.stores.memory.store import MemoryStore
+from duetime.stores.open import open_store
 from duetime.tracing.client import AsyncTraced, processing
+from duetime.tracing.metrics_export import MetricsExport
 from duetime.tracing.server import ServerTracing, TracedEngine, traces_url
 from duetime.tracing.spans import Tracing
 from tests.protocols.v1.server import OneEngine, OpenGate, listen
@@ -220,3 +225,15 @@ def test_nothing_of_it_is_imported_unless_it_is_on() -> None:
 )
 def test_the_collector_s_address(given: str, used: str) -> None:
     assert traces_url(given) == used
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "1.5", "1" * 400])
+def test_an_interval_of_the_metrics_export_must_be_milliseconds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zero let the server do nothing but send metrics, and a word ended it with a traceback."""
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", text)
+    with pytest.raises(InvalidSettings, match="OTEL_METRIC_EXPORT_INTERVAL must be"):
+        MetricsExport(
+            Scraper(Pools({"default": "memory:"}, open_store=open_store), Alone()),
+            "http://127.0.0.1:9",
+            instance="here",
+        )

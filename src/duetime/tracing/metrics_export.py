@@ -30,6 +30,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from duetime.duties import Rounds, run_duty
 from duetime.metrics.meters import MeterKind, Reading, Snapshot
 from duetime.metrics.scraper import Scraper
+from duetime.model.errors import InvalidSettings
 from duetime.tracing.spans import SYSTEM
 
 METRICS = "/v1/metrics"
@@ -46,7 +47,7 @@ class MetricsExport:
         self._scraper = scraper
         self._exporter: Any = OTLPMetricExporter(endpoint=metrics_url(endpoint), timeout=EXPORT_S)
         self._resource = Resource.create({"service.name": SYSTEM, "service.instance.id": instance})
-        self._every_s = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "60000")) / 1000
+        self._every_s = _interval_ms(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL") or "60000") / 1000
         self.loops: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "MetricsExport":
@@ -72,6 +73,12 @@ class MetricsExport:
         metrics = [as_metric(reading, now) for reading in snapshot.readings if reading.series]
         scope = ScopeMetrics(InstrumentationScope(SYSTEM), metrics, "")
         self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
+
+
+def _interval_ms(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9 or not int(text):
+        raise InvalidSettings(f"OTEL_METRIC_EXPORT_INTERVAL must be milliseconds from 1 on, got {text!r:.50}")
+    return int(text)
 
 
 def as_metric(reading: Reading, now: int) -> Metric:
