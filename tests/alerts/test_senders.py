@@ -2,6 +2,7 @@
 
 import asyncio
 import html
+import logging
 import re
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
 from duetime.model.errors import InvalidRequest
+from duetime.model.masking import mask_address
 from tests.alerts.conftest import Postbox
 
 
@@ -66,3 +68,33 @@ def test_what_a_mail_server_may_be() -> None:
     assert mail_url(server, "ann@example.com").startswith("mailtos://us%20er:p%40ss%3Aword@smtp.example.com:587/?")
     with pytest.raises(InvalidRequest, match="starttls, ssl, none"):
         mail_url(MailServer("h", "d@example.com", security="tls"), "ann@example.com")
+
+
+async def test_the_log_shows_no_secret_of_an_address_that_is_not_reached(
+    caplog: pytest.LogCaptureFixture, free_port: int
+) -> None:
+    address = f"json://bot:AAHsecret@127.0.0.1:{free_port}/AAHsecret?token=AAHsecret"
+    with caplog.at_level(logging.DEBUG):
+        assert await AlertSender().send([address], "title", "text") == [address]
+    [record] = [one for one in caplog.records if one.getMessage() == "alert_not_sent"]
+    assert vars(record)["address"] == f"json://127.0.0.1:{free_port}/***"
+    shown = [one for one in caplog.records if one.levelno >= logging.INFO]  # what a server logs
+    assert "AAHsecret" not in "".join(f"{one.getMessage()} {vars(one)}" for one in shown)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("ops@example.com", "ops@example.com"),
+        ("team-x", "team-x"),
+        ("tgram://123:AAHsecret/42/", "tgram://***"),
+        ("https://hooks.slack.com/services/T0/B0/SECRET", "https://hooks.slack.com/***"),
+        ("https://qyapi.weixin.qq.com/cgi-bin/webhook/send?key=SECRET", "https://qyapi.weixin.qq.com/***"),
+        ("json://bot:SECRET@example.com", "json://example.com/***"),
+        ("mailto://bot:SECRET@example.com?to=ops@example.com", "mailto://example.com/***"),
+        ("json://example.com", "json://example.com"),
+    ],
+)
+def test_an_address_is_shown_without_anything_that_may_be_a_secret(address: str, shown: str) -> None:
+    assert mask_address(address) == shown
+    assert mask_address(shown) == shown

@@ -30,7 +30,7 @@ from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import DuetimeError, InvalidRequest, InvalidSettings, NotFound, VersionConflict
-from duetime.model.masking import MASK, mask
+from duetime.model.masking import MASK, mask_address
 from duetime.model.names import check_channel, is_mail, is_mail_in
 from duetime.stores.registry import Record, Registry
 
@@ -60,11 +60,12 @@ class AlertSettings(Struct, frozen=True, omit_defaults=True):
     channels: dict[str, str] = {}
 
     def without_address(self, named: str) -> "AlertSettings":
-        """The settings without the address that is named in full or as `mask` shows it; the same if there is none.
-
-        Raises InvalidRequest if several addresses are shown as this text.
+        """The settings without the address that is named in full or as `mask_address` shows it; the same if there is
+        none. Raises InvalidRequest if several addresses are shown as this text.
         """
-        found = [one for one in self.addresses if one == named] or [one for one in self.addresses if mask(one) == named]
+        found = [one for one in self.addresses if one == named] or [
+            one for one in self.addresses if mask_address(one) == named
+        ]
         if len(found) > 1:
             raise InvalidRequest(
                 f"{len(found)} addresses are shown as {named!r}; give the address in full: duetime alert remove ADDRESS"
@@ -156,7 +157,7 @@ async def remove_address(registry: Registry, name: str) -> dict[str, Any]:
         channels = {key: one for key, one in old.channels.items() if key != name}
         left = msgspec.structs.replace(old.without_address(name), channels=channels)
         if left == old:
-            raise AddressNotFound(f"no such alert address or channel: {mask(name)}")
+            raise AddressNotFound(f"no such alert address or channel: {mask_address(name)}")
         return left
 
     await change_settings(registry, without)
@@ -177,8 +178,8 @@ async def send_test(registry: Registry, title: str = TEST_TITLE, text: str = TES
         raise AddressNotFound("no alert address is set: duetime alert add ADDRESS")
     missed = await AlertSender().send(addresses, title, text, server=settings.mail_server)
     return {
-        "reached": [mask(one) for one in addresses if one not in missed],
-        "not_reached": [mask(one) for one in missed],
+        "reached": [mask_address(one) for one in addresses if one not in missed],
+        "not_reached": [mask_address(one) for one in missed],
     }
 
 
@@ -191,8 +192,8 @@ async def describe(registry: Registry) -> dict[str, Any]:
         (record.key, msgspec.json.decode(record.value, type=Firing)) for record in await registry.list_records(FIRING)
     ]
     return {
-        "addresses": [mask(address) for address in settings.addresses],
-        "channels": {name: mask(address) for name, address in settings.channels.items()},
+        "addresses": [mask_address(address) for address in settings.addresses],
+        "channels": {name: mask_address(address) for name, address in settings.channels.items()},
         "mail_server": shown,
         "problems": [
             {"problem": key, "title": one.problem.title, "since": int(one.since * 1000)} for key, one in firing
@@ -396,7 +397,10 @@ def _of_topic(addresses: Collection[str], channels: Mapping[str, str], mail_doma
         else:
             log.warning(
                 "alert_not_sent",
-                extra={"address": mask(address), "error": "neither a channel nor a mail address in alert_mail_domains"},
+                extra={
+                    "address": mask_address(address),
+                    "error": "neither a channel nor a mail address in alert_mail_domains",
+                },
             )
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 from msgspec import Struct
 
 from duetime.model.errors import InvalidRequest, InvalidSettings
-from duetime.model.masking import mask
+from duetime.model.masking import mask, mask_address
 from duetime.model.names import is_mail
 
 log = logging.getLogger("duetime.alerts")
@@ -42,7 +42,9 @@ SECURITIES = {"starttls": ("mailtos", "starttls"), "ssl": ("mailtos", "ssl"), "n
 def check_address(address: str) -> str:
     """Raises InvalidRequest for an address that no alert can reach."""
     if not is_mail(address) and _plugin(address) is None:
-        raise InvalidRequest(f"alert address must be a mail address or a URL that apprise knows, got {mask(address)}")
+        raise InvalidRequest(
+            f"alert address must be a mail address or a URL that apprise knows, got {mask_address(address)}"
+        )
     return address
 
 
@@ -88,7 +90,7 @@ class AlertSender:
             why = f"no answer within {self._deadline_s:g} s"
         except (InvalidRequest, InvalidSettings) as error:
             why = error.message
-        log.warning("alert_not_sent", extra={"address": mask(address), "error": why, "title": title})
+        log.warning("alert_not_sent", extra={"address": mask_address(address), "error": why, "title": title})
         return False
 
     async def _in_a_thread(self, plugin: Any, title: str, text: str) -> bool:

@@ -19,7 +19,7 @@ from duetime.client.store_link import AdminCall, send_admin
 from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError
 from duetime.model.humanise import counted
-from duetime.model.masking import mask
+from duetime.model.masking import mask_address
 from duetime.model.names import is_mail
 from duetime.stores.registry import Registry
 
@@ -60,7 +60,7 @@ def add(
     waits = is_mail(address) and settings["mail_server"] is None
     when = "as soon as there is a mail server" if waits else "now"
     done = f"topics can send alerts to {{}} as {channel}" if channel else f"{{}} receives alerts {when}"
-    target.answer.show(settings, done.format(mask(address)))
+    target.answer.show(settings, done.format(mask_address(address)))
     if waits and not target.json:
         note("no mail server is set: duetime alert mail-server --host HOST --from ADDRESS")
 
@@ -79,7 +79,7 @@ def remove(address: Address, target: Target) -> None:
         "/alerts",
         params={"address": address},
     )
-    target.answer.show(settings, f"{mask(address)} no longer receives alerts")
+    target.answer.show(settings, f"{mask_address(address)} no longer receives alerts")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,17 @@ def mask(text: str) -> str:
     return _WORD.sub(lambda found: _mask_word(found[0]), text) if "?" in text or "&" in text or "://" in text else text
 
 
+def mask_address(address: str) -> str:
+    """Masks an alert address that is a URL: all but its scheme and the host of a web or mail server may be a secret, as
+    in https://hooks.slack.com/services/T0/B0/SECRET.
+    """
+    scheme, found, rest = mask(address).partition("://")
+    if not found or rest == MASK:
+        return scheme + found + rest
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+    return f"{scheme}://{host}" + ("" if host == rest else f"/{MASK}")
+
+
 def is_secret(name: str) -> bool:
     """Returns whether an option of this name, possibly percent-encoded, holds a secret."""
     return _SECRET_NAME.search(unquote_plus(name)) is not None

@@ -22,7 +22,7 @@ from duetime.console.pages.overview import pool_health, read_problems
 from duetime.console.problems import parse_key
 from duetime.console.visit import Visit, link
 from duetime.model.errors import InvalidRequest, InvalidSettings, NotFound
-from duetime.model.masking import mask
+from duetime.model.masking import mask_address
 from duetime.model.names import check_channel, is_mail
 
 MOST_PORT = 65_535
@@ -41,8 +41,8 @@ async def show_alerts(visit: Visit) -> Response:
         "alerts.html",
         problems=problems,
         past=[(one, _past_title(visit, one)) for one in read_past(parts.registry_copy.get(PAST, KEY))],
-        addresses=[mask(address) for address in settings.addresses],
-        channels={name: mask(address) for name, address in settings.channels.items()},
+        addresses=[mask_address(address) for address in settings.addresses],
+        channels={name: mask_address(address) for name, address in settings.channels.items()},
         needs_mail_server=settings.mail_server is None and any(is_mail(one) for one in addresses),
         can_send=find_spec("apprise") is not None,
     )
@@ -72,8 +72,8 @@ async def add_address(visit: Visit) -> Response:
             visit,
             lambda old: msgspec.structs.replace(old, addresses=tuple(dict.fromkeys([*old.addresses, address]))),
         )
-    await visit.log("add-address", mask(address), name)
-    return visit.go(text=visit.say("alert.added", address=mask(address)))
+    await visit.log("add-address", mask_address(address), name)
+    return visit.go(text=visit.say("alert.added", address=mask_address(address)))
 
 
 def _check(address: str) -> str:
@@ -174,6 +174,6 @@ async def test_alert(visit: Visit) -> Response:
     missed = await _send_test(visit, everybody, settings.mail_server)
     await visit.log("test-alert", f"{len(everybody)}", f"not reached: {len(missed)}")
     if missed:
-        text = visit.say("alert.test_missed", addresses=", ".join(mask(one) for one in missed))
+        text = visit.say("alert.test_missed", addresses=", ".join(mask_address(one) for one in missed))
         return visit.go(text=text, kind="problem")
     return visit.go(text=visit.say("alert.test_sent", count=len(everybody)))
