@@ -134,6 +134,12 @@ import duetime, duetime.testing
 duetime.connect("http://127.0.0.1:9").close()
 with duetime.connect("memory:") as client:
     client.queue("mail").push("hello")
+try:
+    duetime.connect("sqlite:jobs.db").queue("mail").push("hello")
+except duetime.InvalidSettings as error:
+    assert str(error).startswith("sqlite: needs a POSIX system"), error
+else:
+    raise AssertionError("a SQLite store must be refused")
 app = duetime.App("http://127.0.0.1:9")
 @app.task
 def send(to: str) -> None: ...

@@ -42,6 +42,7 @@ calls with several requests, and raises them in calls with one. `of` makes an er
 stores or protocols.
 """
 
+import sys
 from collections.abc import Iterator
 from copy import copy
 from typing import Any, ClassVar, Self
@@ -378,7 +379,9 @@ class InvalidSettings(DuetimeError):
 
     @classmethod
     def lacks(cls, what: str, extra: str, missing: ModuleNotFoundError) -> Self:
-        """An optional package is not installed."""
+        """An optional package is not installed, or the system (Windows) lacks a module of the standard library."""
+        if missing.name in sys.stdlib_module_names:
+            return cls(f"{what} needs a POSIX system: use Linux, macOS, WSL or a container, or connect to a server")
         return cls(f"{what} needs the package {missing.name}: pip install 'duetime[{extra}]'")
 
 

@@ -51,8 +51,10 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
 
             return MemoryStore(clock)
         case "sqlite":
-            from duetime.stores.sqlite.store import SqliteStore
-
+            try:
+                from duetime.stores.sqlite.store import SqliteStore
+            except ModuleNotFoundError as missing:
+                raise InvalidSettings.lacks("sqlite:", "server", missing) from None
             path, synchronous, reserve = _sqlite_parts(url)
             return await SqliteStore.open(path, clock=clock, synchronous=synchronous, reserve=reserve)
         case "redis" | "rediss" | "redis+sentinel" | "redis+cluster":
