@@ -19,8 +19,10 @@ from duetime.stores.finishes import Finish, Join, JoinCount
 from duetime.stores.forwarding import ForwardingStore
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
+from duetime.transfer import transfer_lock
 from duetime.transfer.registry_records import read_counters
 from duetime.transfer.store_move import MoveReport, StoreMove, opened
+from duetime.transfer.transfer_lock import TransferLock
 from tests.faults.store_faults import FaultyStore
 from tests.plugins.until import until
 
@@ -125,6 +127,14 @@ async def stores(
             return store
 
         yield opening
+
+
+class Slow(ForwardingStore):
+    """Lets others run before each withdrawal."""
+
+    async def withdraw(self, queue: Queue, withdrawals: Sequence[Withdrawal]) -> Any:
+        await asyncio.sleep(0.4)
+        return await super().withdraw(queue, withdrawals)
 
 
 async def test_round_trip_through_every_store(stores: Callable[[str], Any]) -> None:
@@ -345,6 +355,39 @@ async def test_a_group_of_which_some_are_done_and_one_is_held_ends_at_the_target
 async def is_there(store: Store, job_id: str) -> bool:
     [job] = await store.get(QUEUE, [job_id])
     return job is not None
+
+
+async def test_of_two_moves_at_once_one_is_refused_and_nothing_is_lost() -> None:
+    """Each would withdraw the copies of jobs that the other has just moved."""
+    source, target = MemoryStore(), MemoryStore()
+    count = 3000
+    for first in range(0, count, 500):
+        jobs = [NewJob(f"{n:04}", b"x", delay_ms=HOUR) for n in range(first, first + 500)]
+        await source.push(QUEUE, [Push(jobs)])
+    ends = await asyncio.gather(move(Slow(source), target), move(Slow(source), target), return_exceptions=True)
+    assert [type(end) for end in ends].count(Conflict) == 1
+    assert [one.total for one in await target.counts([QUEUE])] == [count]
+    assert [one.total for one in await source.counts([QUEUE])] == [0]
+
+
+async def test_a_move_that_was_overtaken_changes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = MemoryStore(), MemoryStore()
+    await source.push(QUEUE, [Push([NewJob("a", b"x", delay_ms=HOUR)])])
+    lock = TransferLock(source.registry, "move")
+    async with lock:
+        await source.registry.delete("transfer-lock", "current")
+        assert (await move(source, target)).moved == 1
+        monkeypatch.setattr(transfer_lock, "LOCK_S", 0)
+        with pytest.raises(Conflict, match="has taken over"):
+            await lock.check()
+
+
+async def test_the_lock_of_a_move_that_was_killed_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer_lock, "LOCK_S", 0.2)
+    source, target = MemoryStore(), MemoryStore()
+    await source.push(QUEUE, [Push([NewJob("a", b"x", delay_ms=HOUR)])])
+    await TransferLock(source.registry, "move").__aenter__()
+    assert (await move(source, target)).moved == 1
 
 
 async def test_leased_jobs_are_waited_for() -> None:

@@ -28,6 +28,7 @@ from duetime.stores.finishes import JoinCount
 from duetime.stores.registry import Record
 from duetime.transfer.put_back import put_back, read_joins
 from duetime.transfer.registry_records import read_counters, read_records, write_counters, write_records
+from duetime.transfer.transfer_lock import TransferLock
 
 FORMAT = "duetime-backup-1"
 RESTORE, CURRENT = "restore", "current"
@@ -187,8 +188,8 @@ def check_backup(path: Path) -> BackupSummary:
 class RestoreRun:
     """Puts the lines of a backup into a store, one by one."""
 
-    def __init__(self, store: Store, run: str, progress: Done) -> None:
-        self._store, self._run, self._progress = store, run, progress
+    def __init__(self, store: Store, run: str, progress: Done, lock: TransferLock) -> None:
+        self._store, self._run, self._progress, self._lock = store, run, progress, lock
         self._queue = Queue("", "")
         self._rules: list[tuple[Queue, QueueRules]] = []
         self._records: list[Record] = []
@@ -216,6 +217,7 @@ class RestoreRun:
             self._size += weight
 
     async def flush(self) -> None:
+        await self._lock.check()
         if self._chunk:
             problems = await put_back(self._store, self._queue, self._chunk, self._run)
             if any(problems):
@@ -234,14 +236,15 @@ class RestoreRun:
 
 async def restore_backup(store: Store, path: Path, summary: BackupSummary, progress: Done = lambda jobs: None) -> None:
     """Put everything into an empty store; `summary` is what `check_backup` found. Repeatable if it was interrupted."""
-    await _require_empty(store, summary)
-    run = RestoreRun(store, summary.sha256[:16], progress)
-    for line in read_backup(path):
-        await run.add(line)
-    await run.flush()
-    await _verify(store, summary)
-    await run.finish()
-    await store.registry.delete(RESTORE, CURRENT)
+    async with TransferLock(store.registry, "restore") as lock:
+        await _require_empty(store, summary)
+        run = RestoreRun(store, summary.sha256[:16], progress, lock)
+        for line in read_backup(path):
+            await run.add(line)
+        await run.flush()
+        await _verify(store, summary)
+        await run.finish()
+        await store.registry.delete(RESTORE, CURRENT)
 
 
 async def _require_empty(store: Store, summary: BackupSummary) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from duetime.model.errors import VersionConflict
 from duetime.stores.registry import GROUP_COPY, MOVED_AWAY, Record, Registry
 
-MOVE, MOVE_QUEUE = "move", "move-queue"
-STAYS = frozenset({"group", "group-pending", "journal", "restore", MOVE, MOVE_QUEUE, MOVED_AWAY})
+MOVE, MOVE_QUEUE, TRANSFER_LOCK = "move", "move-queue", "transfer-lock"
+STAYS = frozenset({"group", "group-pending", "journal", "restore", MOVE, MOVE_QUEUE, TRANSFER_LOCK, MOVED_AWAY})
 """Kinds about the store itself. The journal's record moves by the rules of a pool's journal."""
 
 

@@ -34,6 +34,7 @@ from duetime.transfer.registry_records import (
     write_counters,
     write_records,
 )
+from duetime.transfer.transfer_lock import TransferLock
 
 CURRENT = "current"
 PASS_EVERY_S = 0.2
@@ -141,23 +142,27 @@ class StoreMove:
         self._leased: dict[Queue, set[str]] = {}
         """How the ids of the leased jobs began when the counts of joins were last brought to the target."""
         self._known = self._undone = 0
+        self._lock = TransferLock(source.registry, "move")
 
     async def run(self, *, follow: Callable[[], bool] = lambda: False) -> MoveReport:
         """Until nothing is left at the source, or the time for leases is up; as long as `follow` says, go on."""
         report = MoveReport()
-        await self._begin(report)
-        await self._copy_registry(report)
+        async with self._lock:
+            await self._begin(report)
+            await self._copy_registry(report)
+            await self._end(report, await self._move_all(follow))
+        return report
+
+    async def _move_all(self, follow: Callable[[], bool]) -> Mapping[Queue, Counts]:
         deadline = asyncio.get_running_loop().time() + self._wait_s
         while True:
             moved, counts = await self._pass()
             left = sum_counts(list(counts.values()))
             is_late = asyncio.get_running_loop().time() > deadline
             if not moved and not follow() and (is_late or not left.leased):
-                break
+                return counts
             if not moved:
                 await asyncio.sleep(PASS_EVERY_S)
-        await self._end(report, counts)
-        return report
 
     async def _begin(self, report: MoveReport) -> None:
         here, there = await self._source.ping(), await self._target.ping()
@@ -223,6 +228,7 @@ class StoreMove:
 
     async def _pass(self) -> tuple[int, Mapping[Queue, Counts]]:
         """Move what waits or is dead in every queue; answers how many jobs were met, and what is left then."""
+        await self._lock.check()
         before = self._total() + self._undone
         for queue in sorted(await self._source.queues()):
             if queue not in self._queues:
@@ -282,6 +288,7 @@ class StoreMove:
             self._problems[queue, job.id] = problem
         if not arrived:
             return 0
+        await self._lock.check()
         removed = await self._source.withdraw(queue, [Withdrawal(job.id, job.born, seen_due(job)) for job in arrived])
         changed: list[Job] = []
         for job, answer in zip(arrived, removed, strict=True):
@@ -311,6 +318,7 @@ class StoreMove:
         if not changed:
             return
         self._undone += len(changed)
+        await self._lock.check()
         undone = await self._target.withdraw(queue, [Withdrawal(job.id, job.born, seen_due(job)) for job in changed])
         for job, answer in zip(changed, undone, strict=True):
             key = (queue, job.id, job.born)
