@@ -422,6 +422,31 @@ def test_a_finished_job_is_found_by_keyboard(
     expect(page.get_by_role("heading", name="Failures").first).to_be_visible()
 
 
+def test_a_list_does_not_move_while_the_pointer_is_on_its_buttons(
+    watched: Callable[..., Watched], client: duetime.Client, name: str
+) -> None:
+    queue = client.queue(name)
+
+    def fail(error: str) -> None:
+        queue.push("x", tries=1)
+        for job in queue.reserve():
+            client.release(job, error=error)
+
+    fail(f"first {name}")
+    pointed, other = watched().page(), watched().page()
+    for page in (pointed, other):
+        page.goto(address("failures", name))
+        expect(page.get_by_text(f"first {name}").first).to_be_visible()
+    button = pointed.get_by_role("row").filter(has_text=f"first {name}").get_by_role("link", name="Retry").first
+    button.hover()
+    fail(f"second {name}")
+    expect(other.get_by_text(f"second {name}").first).to_be_visible()
+    assert pointed.get_by_text(f"second {name}").count() == 0
+    pointed.mouse.move(0, 0)
+    expect(pointed.get_by_text(f"second {name}").first).to_be_visible()
+    queue.purge()
+
+
 def tab_to(page: Page, text: str) -> None:
     """Press Tab until a link or button with this text has the focus."""
     for _ in range(150):

@@ -90,7 +90,7 @@ const refresh = () => [drawAll, count].forEach((update) => update());
 document.addEventListener("htmx:afterSwap", refresh);
 // A tab that nobody looks at asks for nothing, and catches up when it is shown again.
 document.addEventListener("htmx:beforeRequest", (event) => {
-  const busy = document.querySelector("#live .drop[open], #live input:focus, #live input:checked");
+  const busy = document.querySelector("#live .drop[open], #live input:focus, #live input:checked, #live .actions:hover, #live .drop:hover");
   if (event.detail.elt.id === "live" && (document.hidden || busy)) event.preventDefault();
 });
 document.addEventListener("visibilitychange", () => !document.hidden && $("live") && window.htmx && htmx.trigger("#live", "sse:tick"));
