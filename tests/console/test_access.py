@@ -192,7 +192,7 @@ def test_a_leased_job_is_sent_to_the_dead_letters(boss: Visitor, client: duetime
     page = boss.post("do/kill", pool="default", namespace="default", queue="to-kill", id=job_id).text
     assert "moved to the failures" in page
     job = queue.get(job_id)
-    assert (job.state, job.reason, job.error) == (State.DEAD, "killed", "killed in the console")
+    assert (job.state, job.reason, job.error) == (State.DEAD, "killed", "stopped in the console by boss")
 
 
 def test_a_new_password_and_a_new_user_of_the_same_name_end_older_sessions(boss: Visitor) -> None:

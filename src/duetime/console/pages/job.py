@@ -139,16 +139,20 @@ async def _reschedule(visit: Visit, action: str, *, delay_ms: int = 0, due_at: i
 async def release(visit: Visit) -> Response:
     """Take a job from its consumer: it is tried again immediately, and the consumer's lease is lost."""
     job = await _job(visit)
-    await visit.engine().release(Lease(job.queue, job.id, job.born, job.attempt), error="released in the console")
+    await visit.engine().release(Lease(job.queue, job.id, job.born, job.attempt), error=_stopped_by(visit))
     await visit.log("release", f"{job.queue} {job.id}")
     return visit.go(text=visit.say("job.released", id=job.id))
 
 
 async def kill(visit: Visit) -> Response:
     job = await _job(visit)
-    await visit.engine().kill(Lease(job.queue, job.id, job.born, job.attempt), error="killed in the console")
+    await visit.engine().kill(Lease(job.queue, job.id, job.born, job.attempt), error=_stopped_by(visit))
     await visit.log("kill", f"{job.queue} {job.id}")
     return visit.go(text=visit.say("job.killed", id=job.id))
+
+
+def _stopped_by(visit: Visit) -> str:
+    return f"stopped in the console by {visit.session.user}"
 
 
 async def show_time(visit: Visit) -> Response:
