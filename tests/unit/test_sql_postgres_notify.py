@@ -63,14 +63,16 @@ async def test_sessions_that_change_jobs_send_no_notifications(
     assert notifying.isdisjoint(changing)
 
 
-async def test_a_notification_with_an_impossible_time_is_ignored(postgres_server: PostgresServer) -> None:
-    """Every user of the database may notify, and a timer cannot be set to such a time."""
+async def test_a_notification_that_no_process_of_ours_sent_is_ignored(postgres_server: PostgresServer) -> None:
+    """Every user of the database may notify. A timer cannot be set to such a time, and Python's JSON readers raise
+    RecursionError for what is nested deeply.
+    """
     store = await PostgresStore.open(f"{postgres_server.url}?schema=forged")
     wakes = store.wakeups()
     assert await anext(wakes) == Wake()
     with psycopg.connect(postgres_server.url, autocommit=True) as connection:
-        for due_at in (10**30, -1, 1_900_000_000_000):
-            payload = f'["x",0,[["shop","mail",{due_at}]]]'
+        wakes_at = [f'["x",0,[["shop","mail",{due_at}]]]' for due_at in (10**30, -1, 1_900_000_000_000)]
+        for payload in ("no JSON", '["x",0,null,[],' + "[" * 7000, *wakes_at):
             connection.execute("SELECT pg_notify(%s, %s)", [channel("forged", ""), payload])
         found = Wake()
         while found.queue is None:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from duetime.model.clock import MAX_INSTANT, to_tick
-from duetime.model.errors import DuetimeError
+from duetime.model.errors import NOT_JSON, DuetimeError
 from duetime.model.names import Queue
 from duetime.stores.base import Wake, results_wake
 from duetime.stores.sql.step import Step
@@ -246,7 +246,7 @@ class AnnouncingHub(WakeHub):
         """Pass on what another process has posted. Returns True if this process has."""
         try:
             announcement = _decode(payload)
-        except msgspec.MsgspecError:
+        except NOT_JSON:
             return False  # any database user may post
         if announcement.sender == self._own:
             return True

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from duetime.model.errors import DuetimeError
+from duetime.model.errors import NOT_JSON, DuetimeError
 from duetime.stores.base import Wake
 from duetime.stores.sql.wake import WakeHub
 
@@ -168,7 +168,7 @@ class SqliteWakeHub(WakeHub):
         with suppress(BlockingIOError):
             while True:
                 # A datagram of another program is ignored; the count in the file shows whether one was missed.
-                with suppress(msgspec.MsgspecError):
+                with suppress(*NOT_JSON):
                     self.receive(_decode(box.recv(65_536)))
 
     async def _poll(self) -> None:
