@@ -197,6 +197,21 @@ def test_a_job_is_edited_under_its_id_and_cloned_under_another(
     assert "already" in refused.text or "exists" in refused.text
 
 
+def test_json_is_formatted_for_editing_when_asked_for(
+    boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    queue = client.queue(place["queue"])
+    job_id = queue.later("1h", b'{"a":[1.50],"b":2}').id
+    form = boss.get("new", **place, id=job_id, mode="edit").text
+    assert '{"a":[1.50],"b":2}</textarea>' in unescape(form)  # to whoever signed it, another space is another body
+    [link] = re.findall(r'href="([^"]+)">Format JSON<', form)
+    formatted = boss.http.get(unescape(link)).text
+    assert '"a": [\n    1.50\n  ],' in unescape(formatted)
+    assert "Format JSON" not in formatted
+    text = queue.later("1h", "{no json").id
+    assert "Format JSON" not in boss.get("new", **place, id=text, mode="edit").text
+
+
 def test_a_job_that_is_edited_expires_when_it_would_have(
     boss: Visitor, client: duetime.Client, place: dict[str, str]
 ) -> None:

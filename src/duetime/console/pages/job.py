@@ -8,7 +8,7 @@ from starlette.responses import HTMLResponse, Response
 
 from duetime.console.action_log import changes
 from duetime.console.errors_seen import FoldedTrace, fold_frames, quote_error
-from duetime.console.formats import body_text, clock_time, colored, full_time
+from duetime.console.formats import SHOWN_BODY, body_text, clock_time, colored, full_time
 from duetime.console.forms import FormReader, read_span, whole_number
 from duetime.console.journal_lookup import JobTimeline, JobTry, read_timeline
 from duetime.console.lake_lookup import read_entries
@@ -182,6 +182,10 @@ async def show_new(visit: Visit) -> Response:
     elif mode == "new" and not visit.errors:
         await check_queue_exists(visit, pool, queue)
     body, encoding = _editable(job.body) if job else (visit.field("body"), visit.field("encoding") or "text")
+    kind, formatted = body_text(job.body) if job and len(job.body) <= SHOWN_BODY else ("", "")
+    can_format = kind == "JSON" and encoding == "text" and formatted != body
+    if can_format and visit.query.get("format"):
+        body, can_format = formatted, False
     return visit.page(
         "new.html",
         pool=pool,
@@ -189,6 +193,7 @@ async def show_new(visit: Visit) -> Response:
         mode=mode,
         job=job,
         body=body,
+        can_format=can_format,
         encoding=encoding,
         attributes="\n".join(f"{name}={value}" for name, value in job.attributes.items()) if job else "",
         priorities=list(Priority),
