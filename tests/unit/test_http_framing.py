@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from duetime.http.exchange import Exchange
-from duetime.http.service import RequestIds
 from tests.plugins.http_peer import QUICK, answer, echo, serving
 
 # --- framing
@@ -102,13 +101,6 @@ async def test_every_answer_has_a_request_id_of_its_own() -> None:
         assert len(set(told)) == 5
         bad = await peer.ask(b"garbage\r\n\r\n")
         assert re.fullmatch(r"[0-9a-z]{26}", bad[1]["x-request-id"])
-
-
-def test_request_ids_differ_and_look_like_job_ids() -> None:
-    ids = RequestIds()
-    made = {ids.make() for _ in range(50_000)}
-    assert len(made) == 50_000
-    assert {len(one) for one in made} == {26}
 
 
 async def test_head_and_204_have_no_body() -> None:

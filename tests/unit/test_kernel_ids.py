@@ -78,7 +78,7 @@ def test_two_makers_do_not_collide() -> None:
 def test_lmstfys_layout_ends_in_the_delay(delay_s: int) -> None:
     clock = ManualClock()
 
-    made = IdMaker(clock).make_with_delay(delay_s)
+    made = IdMaker(clock).make(lmstfy_delay_s=delay_s)
 
     raw = decode(made).to_bytes(16, "big")
     assert int.from_bytes(raw[12:], "little") == delay_s
@@ -88,14 +88,14 @@ def test_lmstfys_layout_ends_in_the_delay(delay_s: int) -> None:
 def test_lmstfys_layout_never_repeats_an_id() -> None:
     maker = IdMaker(ManualClock())
 
-    made = [maker.make_with_delay(10) for _ in range(100)] + [maker.make() for _ in range(100)]
+    made = [maker.make(lmstfy_delay_s=10) for _ in range(100)] + [maker.make() for _ in range(100)]
 
     assert len(set(made)) == 200
 
 
 def test_a_delay_that_does_not_fit_is_refused() -> None:
     with pytest.raises(OverflowError):
-        IdMaker().make_with_delay(2**32)
+        IdMaker().make(lmstfy_delay_s=2**32)
 
 
 @given(st.integers(min_value=0, max_value=2**128 - 1))

@@ -68,7 +68,7 @@ def test_remaining() -> None:
 
 def test_elapsed_ms() -> None:
     clock = ManualClock()
-    job_id = IdMaker(clock).make_with_delay(7)
+    job_id = IdMaker(clock).make(lmstfy_delay_s=7)
     now = clock.advance("250ms")
     assert elapsed_ms(job_id, now) == elapsed_ms("1" + job_id, now) == 250
     assert elapsed_ms(job_id, now - 1000) == 0, "made in the future"

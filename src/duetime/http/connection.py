@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         self._stalled_at = 0.0
         self._stalled_size = 0
         self._idle_from = service.clock() + FRESH_S
-        self._deadline = service.after(service.limits.head_s)
+        self._deadline = service.now + service.limits.head_s
 
     # --- the transport's side
 
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
             self._exchange.lose()
         for exchange in self._queued:
             exchange.refund()
-        self._service.budget.refund(self._charged)
+        self._service.budget.held -= self._charged
         self._charged = 0
         self._service.remove(self)
         del self._parser  # it refers to us: a cycle that the garbage collector would have to find
@@ -128,8 +128,6 @@ class Connection(asyncio.Protocol):
             self._linger_left -= len(data)
             if self._linger_left < 0:
                 self.transport.abort()
-        elif self._must_buffer():
-            self._buffer(data)
         elif len(data) <= SLICE:
             self._feed(data)
         else:
@@ -139,7 +137,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._stalled_at, self._stalled_size = self._service.now, self.transport.get_write_buffer_size()
         self._unsent = self._stalled_size
-        self._service.budget.force(self._unsent)
+        self._service.budget.held += self._unsent  # also beyond the budget: these bytes are in memory already
 
     def resume_writing(self) -> None:
         self._written()
@@ -150,7 +148,7 @@ class Connection(asyncio.Protocol):
         if self._writable is not None:
             self._writable.set()
             self._writable = None
-            self._service.budget.refund(self._unsent)
+            self._service.budget.held -= self._unsent
             self._unsent = 0
 
     # --- the parser's side
@@ -165,7 +163,7 @@ class Connection(asyncio.Protocol):
             self._received.set_result(True)
             self._received = None
         if self._exchange is None:
-            self._deadline = self._service.after(self._service.limits.head_s)
+            self._deadline = self._service.now + self._service.limits.head_s
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -220,13 +218,6 @@ class Connection(asyncio.Protocol):
 
     # --- in
 
-    def _must_buffer(self) -> bool:
-        """Returns whether new bytes wait unparsed: for the answer to a complete request, or for the client to read
-        earlier answers.
-        """
-        exchange = self._exchange
-        return self._writable is not None if exchange is None else not exchange.more_body
-
     def _buffer(self, data: bytes | memoryview) -> None:
         self._held += data
         if not self._charge_unparsed():
@@ -239,7 +230,7 @@ class Connection(asyncio.Protocol):
         kept = len(self._held) + (self._overhead if self._in_head else 0)
         more, self._charged = kept - self._charged, kept
         if more <= 0:
-            self._service.budget.refund(-more)
+            self._service.budget.held += more
         elif not self._service.budget.charge(more):
             self._charged -= more
             return False
@@ -250,13 +241,19 @@ class Connection(asyncio.Protocol):
         for at in range(0, len(view), SLICE):
             if self._lingering:
                 return
-            if self._must_buffer():
+            if self._held:  # the slice before this one stays unparsed
                 self._buffer(view[at:])
                 return
             self._feed(view[at : at + SLICE])
 
     def _feed(self, data: bytes | memoryview) -> None:
-        """Parse, then begin to serve the request whose head was in these bytes; its body may be in them, too."""
+        """Parse, then begin to serve the request whose head was in these bytes; its body may be in them, too. While
+        the answer to a complete request is under way, or the client does not read earlier answers, bytes stay unparsed.
+        """
+        exchange = self._exchange
+        if self._writable is not None if exchange is None else not exchange.more_body:
+            self._buffer(data)
+            return
         size = len(data)
         refusal: RequestRefused | None = None
         try:
@@ -348,7 +345,7 @@ class Connection(asyncio.Protocol):
             self._exchange.begin()
         else:
             limits = self._service.limits
-            self._deadline = self._service.after(limits.head_s if self._in_head else limits.idle_s)
+            self._deadline = self._service.now + (limits.head_s if self._in_head else limits.idle_s)
         if self._held and (self._exchange is None or self._exchange.more_body):
             held, self._held = self._held, bytearray()
             self._charge_unparsed()
@@ -388,7 +385,7 @@ class Connection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self._lingering, self._linger_left = True, LINGER_BYTES
-        self._deadline = self._service.after(self._service.limits.linger_s)
+        self._deadline = self._service.now + self._service.limits.linger_s
         self.resume_reading()
         if self._service.draining:
             self.transport.close()
@@ -402,7 +399,7 @@ class Connection(asyncio.Protocol):
         if self.transport.is_closing() or self._writable is not None:
             self._watch_writing(now)
         elif exchange is None:
-            if now > self._deadline:
+            if now > self._deadline + self._service.tick_s:
                 self._end_late()
         elif exchange.more_body and not self._read_paused:
             limits = self._service.limits

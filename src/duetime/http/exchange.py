@@ -184,7 +184,7 @@ class Exchange:
 
     def refund(self) -> None:
         """Return the request's bytes to the memory budget."""
-        self._service.budget.refund(self.charged)
+        self._service.budget.held -= self.charged
         self.charged = 0
 
     def end(self) -> None:

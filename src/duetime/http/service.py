@@ -8,8 +8,6 @@ import asyncio
 import heapq
 import logging
 import resource
-import secrets
-import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from email.utils import formatdate
@@ -21,7 +19,7 @@ from starlette.types import ASGIApp
 
 from duetime.http.balance import ConnectionBalance
 from duetime.http.proxies import TrustedProxies
-from duetime.model.ids import ALPHABET, encode
+from duetime.model.ids import IdMaker
 from duetime.model.settings import Settings
 
 if TYPE_CHECKING:
@@ -44,9 +42,6 @@ TICK_S = 1.0
 BLOCKS = 64
 """Sets of headers that are remembered."""
 LEAST_TICK_S = 0.005
-
-_PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
-
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -93,7 +88,7 @@ class Budget:
     Request bodies are charged until they are answered, answers while their client does not read them, and pipelined
     requests while they wait. When the budget is spent, a request is refused with 503 before its body is read, so that
     memory stops growing whatever clients do. Large requests may use three quarters only: a few of them never lock out
-    the many small ones. `held` is the sum of all charges.
+    the many small ones. `held` is the sum of all charges; whoever charged subtracts its bytes again.
     """
 
     __slots__ = ("held", "limit", "limit_for_large", "refused")
@@ -112,13 +107,6 @@ class Budget:
             return False
         self.held = held
         return True
-
-    def force(self, size: int) -> None:
-        """Charge bytes that are in memory already, also beyond the budget."""
-        self.held += size
-
-    def refund(self, size: int) -> None:
-        self.held -= size
 
 
 class FastPath(Protocol):
@@ -168,7 +156,7 @@ class Service:
         self.empty = asyncio.Event()
         shortest = min(limits.head_s, limits.body_s, limits.idle_s, limits.write_s, limits.linger_s)
         self.tick_s = max(LEAST_TICK_S, min(TICK_S, shortest / 2))
-        self.request_id = RequestIds().make
+        self.request_id = IdMaker().make
         self.clock = asyncio.get_running_loop().time
         self._blocks: dict[Headers, bytes] = {}
         self._loop = asyncio.get_running_loop()
@@ -177,10 +165,6 @@ class Service:
     def move_clock(self) -> None:
         self.now = self._loop.time()
         self.date_line = f"date: {formatdate(usegmt=True)}\r\n".encode()
-
-    def after(self, seconds: float) -> float:
-        """The first tick that is at least `seconds` away."""
-        return self.now + seconds + self.tick_s
 
     def begin(self, request: "Exchange | FollowUp", work: Coroutine[Any, Any, None]) -> None:
         """Run one request; the listener's drain waits for it, also when its client disconnects."""
@@ -273,24 +257,3 @@ class Service:
             b"retry-after: %d\r\n" % RETRY_AFTER_S if status == 503 else b"",
             kind,
         ) + b"content-length: %d\r\n\r\n%b" % (len(body), body)
-
-
-class RequestIds:
-    """Makes ids of 26 characters, as job ids have, ten times faster: each millisecond has new random characters, and
-    within it the last four count up.
-    """
-
-    def __init__(self) -> None:
-        self._ms = -1
-        self._start = ""
-        self._count = 0
-
-    def make(self) -> str:
-        ms = time.time_ns() // 1_000_000
-        count = self._count + 1
-        if ms != self._ms or count >> 20:
-            self._ms = ms
-            self._start = encode(ms << 80 | secrets.randbits(80))[:22]
-            count = 0
-        self._count = count
-        return self._start + _PAIRS[count >> 10] + _PAIRS[count & 1023]

@@ -20,8 +20,7 @@ _SECOND = 8
 """Leading characters of an id that stay the same for about a second."""
 _PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
 _VALUES = {char: value for value, char in enumerate(ALPHABET)}
-_SHIFTS = tuple(range(120, -1, -10))
-_HALF = (1 << 40) - 1
+_LOW = (1 << 60) - 1
 
 _forks = 0
 """Number of forks between this process and the one that imported this module."""
@@ -44,38 +43,29 @@ class IdMaker:
         self._random_bits = random_bits
         self._last_ms = -1
         self._forks = _forks
-        self._time = ""
-        self._chance = 0
+        self._chance = self._high = -1
+        self._start = ""
 
-    def make(self) -> str:
-        """Returns an id greater than every earlier id of this maker, even when the clock steps back."""
-        chance = self._next()
-        return self._time + _encode_chance(chance)
-
-    def _next(self) -> int:
-        """The random part of the next id; `_time` is its time as 10 characters."""
+    def make(self, *, lmstfy_delay_s: int | None = None) -> str:
+        """Returns an id greater than every earlier id of this maker, even when the clock steps back. With
+        `lmstfy_delay_s` it has lmstfy's layout: its last four bytes are the delay in seconds, little-endian.
+        """
         now = self._now_ms()
         if now > self._last_ms or self._forks != _forks:
-            self._last_ms = now = max(now, self._last_ms)
-            self._forks = _forks
-            self._time = (
-                f"{_PAIRS[now >> 40]}{_PAIRS[now >> 30 & 1023]}{_PAIRS[now >> 20 & 1023]}{_PAIRS[now >> 10 & 1023]}"
-                f"{_PAIRS[now & 1023]}"
-            )
+            self._last_ms, self._forks = max(now, self._last_ms), _forks
             # The top bit stays clear, so that counting up within the millisecond cannot overflow.
-            self._chance = self._random_bits(79)
+            self._chance, self._high = self._random_bits(79), -1
         else:
             self._chance += 1
-        return self._chance
-
-    def make_with_delay(self, delay_s: int) -> str:
-        """An id in lmstfy's layout: its last four bytes are the delay in seconds, little-endian."""
-        chance = self._next() >> 32 << 32
-        # The delay takes the lowest 32 bits, so the next id must differ in the random bits above them.
-        self._chance += 1 << 32
-        if delay_s:
-            chance |= int.from_bytes(delay_s.to_bytes(4, "little"), "big")
-        return self._time + _encode_chance(chance)
+        low = self._chance
+        if lmstfy_delay_s is not None:
+            # The delay takes the lowest 32 bits, so the next id must differ in the random bits above them.
+            self._chance = low + (1 << 32)
+            low = low >> 32 << 32 | int.from_bytes(lmstfy_delay_s.to_bytes(4, "little"), "big")
+        if low >> 20 != self._high:
+            self._high = low >> 20
+            self._start = encode(self._last_ms << 80 | low)[:-4]
+        return self._start + _PAIRS[low >> 10 & 1023] + _PAIRS[low & 1023]
 
 
 class ThreadedIdMaker(threading.local):
@@ -90,16 +80,13 @@ class ThreadedIdMaker(threading.local):
 
 
 def encode(number: int) -> str:
-    """128 bits as 26 characters."""
-    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
-
-
-def _encode_chance(chance: int) -> str:
-    """80 bits as 16 characters, in two halves: arithmetic is faster on small numbers."""
-    high, low = chance >> 40, chance & _HALF
+    """128 bits as 26 characters, in two parts: arithmetic is faster on small numbers."""
+    high, low = number >> 60, number & _LOW
     return (
-        f"{_PAIRS[high >> 30]}{_PAIRS[high >> 20 & 1023]}{_PAIRS[high >> 10 & 1023]}{_PAIRS[high & 1023]}"
-        f"{_PAIRS[low >> 30]}{_PAIRS[low >> 20 & 1023]}{_PAIRS[low >> 10 & 1023]}{_PAIRS[low & 1023]}"
+        f"{_PAIRS[high >> 60]}{_PAIRS[high >> 50 & 1023]}{_PAIRS[high >> 40 & 1023]}{_PAIRS[high >> 30 & 1023]}"
+        f"{_PAIRS[high >> 20 & 1023]}{_PAIRS[high >> 10 & 1023]}{_PAIRS[high & 1023]}"
+        f"{_PAIRS[low >> 50]}{_PAIRS[low >> 40 & 1023]}{_PAIRS[low >> 30 & 1023]}{_PAIRS[low >> 20 & 1023]}"
+        f"{_PAIRS[low >> 10 & 1023]}{_PAIRS[low & 1023]}"
     )
 
 

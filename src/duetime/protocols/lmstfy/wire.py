@@ -277,7 +277,7 @@ _DIGITS = _Digits(zip(map(ord, ALPHABET), "0123456789abcdefghijklmnopqrstuv", st
 
 
 def make_id(ids: IdMaker, delay_s: int, *, version_1: bool) -> str:
-    job_id = ids.make_with_delay(delay_s)
+    job_id = ids.make(lmstfy_delay_s=delay_s)
     return VERSION_1 + job_id if version_1 else job_id
 
 
