@@ -10,7 +10,7 @@ often as the model allows. Maps to the code:
     reserve         Store.reserve: a lease is (born, attempt)
     ack             Store.ack with the lease: the fence
     lapse           Store.reap
-    flush, answer   JournalRecorder.flushed, Lane._deliver
+    flush, answer   JournalRecorder.flushed, Lane.answer
     reconcile       spark/reconcile: lost = accepted - ended - replaced - in the store
 
 Left out: a delivery whose entry was lost with its process. Deliveries are not flushed before the consumer gets the job,

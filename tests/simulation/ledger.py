@@ -306,7 +306,7 @@ class WireOneJob:
         except DuetimeError as error:
             reply.set_exception(error)
         else:
-            reply.set_result(answer if isinstance(answer, Reserved) else answer[0])
+            reply.set_result(answer)
 
 
 class Notebook(Recorder):

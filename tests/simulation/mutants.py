@@ -160,13 +160,13 @@ MUTANTS = [
     Mutant(
         "callers get their answers before they are flushed",
         BATCHER,
-        "pending = self._flushed() if self._flushed else None",
-        "pending = None",
+        "if self._flushed and (pending := self._flushed()):",
+        "if self._closed and (pending := None):",
     ),
     Mutant(
         "a failed flush is not reported",
         BATCHER,
-        "if flushed and isinstance(failure := flushed.exception(), Exception):",
+        "elif isinstance(failure := flushed.exception(), Exception):",
         "if False:",
     ),
     Mutant(

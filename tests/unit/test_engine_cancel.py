@@ -71,7 +71,7 @@ async def run(scenario: Scenario, *, steps: int, limit: int, latency_s: float) -
         await asyncio.wait([consumer, neighbour])
         await asyncio.sleep(0.2)
         await check_leases(store, [] if consumer.cancelled() else consumer.result(), neighbour.result())
-        assert (engine.parked, engine._waiters._lists) == (0, {})
+        assert (engine.parked, engine._waiters.lists) == (0, {})
         assert await store.check() == []
     return not consumer.cancelled()
 
@@ -123,7 +123,7 @@ def test_five_thousand_consumers_that_are_cancelled_leave_nothing() -> None:
                 consumer.cancel()
             await asyncio.wait(consumers)
             await settle()
-            assert engine._waiters._lists == {}
+            assert engine._waiters.lists == {}
             assert engine._batcher.lanes[ReserveRequest]._inboxes == {}
             [counted] = await store.counts([QUEUE])
             assert counted.leased == sum(not consumer.cancelled() for consumer in consumers)

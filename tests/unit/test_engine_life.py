@@ -319,7 +319,7 @@ async def test_a_consumer_cancelled_at_the_very_end_is_cancelled_and_nothing_els
             engine._spawn = refuse
             consumer.cancel()
 
-        [waiter] = engine._waiters._lists[QUEUE].parked
+        [waiter] = engine._waiters.lists[QUEUE].parked
         waiter.answer.add_done_callback(cancel)
         await push(engine, "a")
         await asyncio.wait([consumer])

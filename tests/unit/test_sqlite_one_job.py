@@ -27,7 +27,7 @@ from tests.plugins.until import until
 
 QUEUE = Queue("default", "mail")
 DAY_MS = 86_400_000
-PLACES = ("sqlite/one_job.py", "sqlite/step.py", "sqlite/connection.py")
+PLACES = ("sqlite/blocking.py", "sqlite/step.py", "sqlite/connection.py")
 
 
 async def open_store(path: Path, clock: ManualClock | None = None) -> SqliteStore:

@@ -309,17 +309,15 @@ class Lane(Generic[Asked, Answer]):
 
     # --- answers
 
-    def answer(self, queue: Queue, pairs: Answers[Answer]) -> None:
-        """Give the answers of a call to its callers when they are flushed."""
-        pending = self._flushed() if self._flushed else None
-        if pending is None:
-            self._deliver(queue, pairs)
-        else:
-            pending.add_done_callback(partial(self._deliver, queue, pairs))
-
-    def _deliver(self, queue: Queue, pairs: Answers[Answer], flushed: asyncio.Future[Any] | None = None) -> None:
-        """If the flush failed, callers get its error in place of every answer that is not an error."""
-        if flushed and isinstance(failure := flushed.exception(), Exception):
+    def answer(self, queue: Queue, pairs: Answers[Answer], flushed: asyncio.Future[Any] | None = None) -> None:
+        """Give the answers of a call to its callers: without `flushed`, the result of the flush, when what is pending
+        now is flushed. If the flush failed, callers get its error in place of every answer that is not an error.
+        """
+        if flushed is None:
+            if self._flushed and (pending := self._flushed()):
+                pending.add_done_callback(partial(self.answer, queue, pairs))
+                return
+        elif isinstance(failure := flushed.exception(), Exception):
             pairs = [
                 (reply, answer if isinstance(answer, DuetimeError) else own_copy(failure)) for reply, answer in pairs
             ]
@@ -421,36 +419,29 @@ class VerbLane(Lane[Asked, Answer]):
         return True
 
 
-class SingleCall(Generic[Asked, Answer]):
+class SingleCall(Struct, Generic[Asked, Answer], eq=False):
     """A call for one request without a task. Gets the store's answer, records it, and answers the request."""
 
-    __slots__ = ("_call", "_inbox", "_lane", "_reply", "_request")
-
-    def __init__(
-        self,
-        lane: VerbLane[Asked, Answer],
-        call: StoreCall,
-        request: Asked,
-        reply: ResultSink[Answer],
-        inbox: Inbox[Asked, Answer],
-    ) -> None:
-        self._lane, self._call, self._request, self._reply, self._inbox = lane, call, request, reply, inbox
+    lane: VerbLane[Asked, Answer]
+    call: StoreCall
+    request: Asked
+    reply: ResultSink[Answer]
+    inbox: Inbox[Asked, Answer]
 
     def done(self) -> bool:
         return False
 
-    def set_result(self, answer: Any, /) -> None:
-        # A reserve has one answer for all requests, other verbs have a list with one for each.
-        recorded = self._lane.recorders.after(self._call, answer if self._call.verb == "reserve" else [answer])
+    def set_result(self, outcome: Any, /) -> None:
+        recorded = self.lane.recorders.after(self.call, outcome)
         if iscoroutine(recorded):
-            self._lane.replies.spawn(self._answer_later(recorded))
+            self.lane.replies.spawn(self._answer_later(recorded))
         else:
             self._answer(recorded)
 
     def set_exception(self, error: Exception, /) -> None:
-        recorded = self._lane.recorders.after(self._call, error)
+        recorded = self.lane.recorders.after(self.call, error)
         if iscoroutine(recorded):
-            self._lane.replies.spawn(self._fail_later(recorded, error))
+            self.lane.replies.spawn(self._fail_later(recorded, error))
         else:
             self.fail(error)
 
@@ -469,19 +460,19 @@ class SingleCall(Generic[Asked, Answer]):
             self.fail(error)
 
     def _answer(self, outcome: Any) -> None:
-        lane, queue = self._lane, self._call.queue
+        lane, queue = self.lane, self.call.queue
         try:
-            [answer] = lane.answers(self._call, (self._request,), outcome)
+            [answer] = lane.answers(self.call, (self.request,), outcome)
         except Exception as error:  # a bug; the caller gets it
             answer = error
-        lane.single_ended(queue, self._inbox)
-        lane.answer(queue, ((self._reply, answer),))
+        lane.single_ended(queue, self.inbox)
+        lane.answer(queue, ((self.reply, answer),))
 
     def fail(self, error: Exception) -> None:
         """Answer with an error that needs no record."""
-        self._lane.failed(self._call)
-        self._lane.single_ended(self._call.queue, self._inbox)
-        _fail(self._reply, error)
+        self.lane.failed(self.call)
+        self.lane.single_ended(self.call.queue, self.inbox)
+        _fail(self.reply, error)
 
 
 class PushLane(VerbLane[PushRequest, Pushed]):
@@ -504,7 +495,7 @@ class PushLane(VerbLane[PushRequest, Pushed]):
         self, call: StoreCall, requests: Sequence[PushRequest], outcome: Sequence[Pushed | DuetimeError]
     ) -> Sequence[Pushed | DuetimeError]:
         """Wakes waiting consumers here, because a cancelled caller's push still happened."""
-        if self.batcher.waiters.has_waiters(call.queue):
+        if call.queue in self.batcher.waiters.lists:
             _, parts = pushed_parts(call.asked, outcome)
             for part in parts:
                 if isinstance(part, Pushed) and not part.repeated:

@@ -76,7 +76,7 @@ class BlockingCalls:
         answer = one_job.push(queue, push)
         if isinstance(answer, DuetimeError):
             raise answer
-        if answer and self._waiters.has_waiters(queue):
+        if answer and queue in self._waiters.lists:
             self._loop.call_soon_threadsafe(self._batcher.moved, queue, answer.jobs)
         return answer
 
@@ -87,7 +87,7 @@ class BlockingCalls:
         of: T,
         ttr_ms: int,
     ) -> list[Delivery] | None:
-        if ttr_ms < MIN_BLOCKING_TTR_MS or self._waiters.has_waiters(queue):
+        if ttr_ms < MIN_BLOCKING_TTR_MS or queue in self._waiters.lists:
             return None
         # Another thread may use the rotation in the same instant; then one turn is lost, which does no harm.
         rotation = self._batcher.rotation(queue)

@@ -29,6 +29,8 @@ class RegistryCopy:
 
     `registry` is called before every read, because the store behind it may be closed and opened again. `generations`
     counts the changes of each kind of record; unlike a version it never goes down, also when the registry is wiped.
+    `seen_at` is when the copy was last known to be complete, on the monotonic clock; minus infinity before the first
+    read.
     """
 
     def __init__(self, registry: Callable[[], Registry]) -> None:
@@ -36,7 +38,7 @@ class RegistryCopy:
         self._records: dict[tuple[str, str], Record] = {}
         self._version = 0
         self.generations: defaultdict[str, int] = defaultdict(int)
-        self._seen_at = -math.inf
+        self.seen_at = -math.inf
         self._lock = asyncio.Lock()
         self._begun = self._finished = 0
         self._error: DuetimeError | None = None
@@ -71,10 +73,6 @@ class RegistryCopy:
         while self._version == since:
             await self._changed.wait()
         return self._version
-
-    def age_s(self) -> float:
-        """Seconds since the copy was known to be complete; infinite before the first read."""
-        return time.monotonic() - self._seen_at
 
     async def refresh(self) -> None:
         """Wait for a read of the registry that begins after this call; concurrent callers share one.
@@ -112,7 +110,7 @@ class RegistryCopy:
             if changes.version != self._version:
                 self._changed.set()
                 self._changed = asyncio.Event()
-            self._version, self._seen_at, self._error = changes.version, seen_at, None
+            self._version, self.seen_at, self._error = changes.version, seen_at, None
         self._finished = began
 
     async def _follow(self) -> float:

@@ -32,13 +32,12 @@ from contextvars import Context
 from duetime.duties import Duty
 from duetime.engine.reaper import Reaper
 from duetime.engine.requests import Request, ReserveRequest
-from duetime.engine.store_time import StoreTime
 from duetime.model.backoff import OUTAGE
 from duetime.model.clock import to_tick
 from duetime.model.errors import DuetimeError, StoreUnavailable, own_copy
 from duetime.model.job import STEP_JOBS, Delivery
 from duetime.model.names import Queue
-from duetime.stores.base import Reserved, ResultSink, Store
+from duetime.stores.base import Reserved, ResultSink, Store, StoreTime
 from duetime.stores.finishes import KeptResult
 
 CHECK_EVERY_S = 1.0
@@ -250,7 +249,8 @@ class QueueWaiters:
 class Waiters:
     """All lists of an engine, and the duty that checks them every second in case a wake-up was lost (the safety net).
 
-    `version` counts the wake-ups. `outage` is why the store could not be reached when it was last called.
+    `lists` has a list for each queue with waiting consumers; other threads may ask whether it has one. `version` counts
+    the wake-ups. `outage` is why the store could not be reached when it was last called.
     """
 
     name = "safety net"
@@ -264,16 +264,12 @@ class Waiters:
         self.outage: StoreUnavailable | None = None
         self.closed = False
         self._store = store
-        self._lists: dict[Queue, QueueWaiters] = {}
+        self.lists: dict[Queue, QueueWaiters] = {}
         self._check_now = asyncio.Event()
 
     @property
     def parked(self) -> int:
-        return len({waiter for one in self._lists.values() for waiter in one.parked})
-
-    def has_waiters(self, queue: Queue) -> bool:
-        """Returns whether a consumer waits for this queue. Other threads may call it."""
-        return queue in self._lists
+        return len({waiter for one in self.lists.values() for waiter in one.parked})
 
     async def wait(
         self, queues: Sequence[Queue], waiter: Waiter, deadline: float, *, first: Awaitable[list[Delivery]]
@@ -282,7 +278,7 @@ class Waiters:
         until the loop's clock shows `deadline`. Returns empty only after it.
         """
         for queue in queues:
-            queue_waiters = self._lists.get(queue) or self._lists.setdefault(queue, QueueWaiters(queue, self))
+            queue_waiters = self.lists.get(queue) or self.lists.setdefault(queue, QueueWaiters(queue, self))
             queue_waiters.parked[waiter] = None
             waiter.lists.append(queue_waiters)
         try:
@@ -306,26 +302,26 @@ class Waiters:
             waiter.answer.cancel()
             for one in waiter.lists:
                 one.parked.pop(waiter, None)
-                if not one.parked and self._lists.get(one.queue) is one:
+                if not one.parked and self.lists.get(one.queue) is one:
                     one.cancel_timer()
-                    del self._lists[one.queue]
+                    del self.lists[one.queue]
 
     def on_job_available(self, queue: Queue, due_at: int) -> None:
         """A job waits in the queue from `due_at` on: known from a push here or a wake-up from elsewhere."""
         self.version += 1
-        if queue_waiters := self._lists.get(queue):
+        if queue_waiters := self.lists.get(queue):
             queue_waiters.on_job_available(due_at)
 
     def on_reserve_result(self, queue: Queue, reserved: Reserved, version: int) -> None:
         """Use the answer of any reserve of this engine, which was sent with `version`."""
         self.outage = None
         self._on_store_time(reserved.now)
-        if queue_waiters := self._lists.get(queue):
+        if queue_waiters := self.lists.get(queue):
             queue_waiters.on_reserve_result(reserved, version)
 
     def _on_store_time(self, now_ms: int) -> None:
         if self.time.observe(now_ms):
-            for one in list(self._lists.values()):
+            for one in list(self.lists.values()):
                 one.set_timer()
 
     def check_now(self) -> None:
@@ -335,7 +331,7 @@ class Waiters:
     def close(self) -> None:
         """End all waits. Jobs that are on their way to a consumer are given back."""
         self.closed = True
-        for one in self._lists.values():
+        for one in self.lists.values():
             one.cancel_timer()
             for waiter in one.parked:
                 waiter.fail(StoreUnavailable.stopping())
@@ -355,7 +351,7 @@ class Waiters:
 
     async def run_once(self) -> float:
         self._check_now.clear()
-        if queues := list(self._lists):
+        if queues := list(self.lists):
             try:
                 info = await self._store.ping()
                 for at in range(0, len(queues), QUEUES_PER_CHECK):

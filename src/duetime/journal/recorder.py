@@ -22,7 +22,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from duetime.engine.recorder import Notified, Recorder, StoreCall, needs_flush
-from duetime.engine.store_time import StoreTime
 from duetime.journal.events import MAX_ERROR, REPEATED, Draft, body_fields, write_draft
 from duetime.journal.journal import Journal
 from duetime.journal.registration import (
@@ -34,7 +33,7 @@ from duetime.journal.registration import (
 from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.model.job import Event, Job, Lease, Moved, NewJob
 from duetime.model.names import Queue
-from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store, get_all, pushed_parts
+from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store, StoreTime, get_all, pushed_parts
 from duetime.stores.finishes import Finish, Finished, SeenJoin, following_jobs, seen_join
 
 Answers = Sequence[object]
@@ -73,7 +72,7 @@ class JournalRecorder(Recorder):
         self._under_way: dict[StoreCall, int] = {}
         self.is_ready = False
         self._record_outcome: Mapping[str, Callable[[StoreCall, Any], Any]] = {
-            "push": lambda call, answers: self._record_pushes(call.queue, call.asked, answers),
+            "push": self._pushed,
             "reserve": self._reserved,
             "ack": self._acked,
             "finish": self._finished,
@@ -126,7 +125,7 @@ class JournalRecorder(Recorder):
     def flushed(self) -> Future[None] | None:
         """The future raises StoreUnavailable with an unknown outcome if the entries could not be written."""
         writer = self._writer
-        if self._flush_to <= writer.entries or writer.write_through():
+        if self._flush_to <= writer.entries or (writer.writes_through and writer.write_through()):
             return None
         reply: Future[None] = asyncio.get_running_loop().create_future()
         writer.flush_to(reply)
@@ -250,22 +249,20 @@ class JournalRecorder(Recorder):
         if wait_for_flush:
             self._flush_to = self._writer.seq
 
-    def _record_pushes(
-        self, queue: Queue, requests: Sequence[Push], answers: PushAnswers
-    ) -> PushAnswers | Coroutine[Any, Any, PushAnswers]:
+    def _pushed(self, call: StoreCall, answers: PushAnswers) -> PushAnswers | Coroutine[Any, Any, PushAnswers]:
         for answer in answers[:1]:
             if isinstance(answer, Pushed):
                 self._time.observe(answer.now)
-        parts = pushed_parts(requests, answers)
-        self._writer.append_lines(partial(pushed_lines, self._pool, queue, *parts), write_soon=False)
+        parts = pushed_parts(call.asked, answers)
+        self._writer.append_lines(partial(pushed_lines, self._pool, call.queue, *parts), write_soon=False)
         self._flush_to = self._writer.seq
         for answer in answers:
             if isinstance(answer, Pushed) and (answer.repeated or Event.KEPT in map(_event_of, answer.jobs)):
-                return self._repeated.record(queue, requests, answers)
+                return self._repeated.record(call.queue, call.asked, answers)
         return answers
 
     async def _record_all_pushes(self, queue: Queue, requests: Sequence[Push], answers: PushAnswers) -> PushAnswers:
-        recorded = self._record_pushes(queue, requests, answers)
+        recorded = self._pushed(StoreCall("push", queue, requests), answers)
         return await recorded if isinstance(recorded, Coroutine) else recorded
 
     async def _reaped(self, call: StoreCall, reaped: Reaped) -> Reaped:

@@ -81,7 +81,8 @@ class Writer:
         self.groups = 0
         self.size = 0
         self.is_open = False
-        self._can_write_through = options.fsync is not Fsync.ALWAYS
+        self.writes_through = options.fsync is not Fsync.ALWAYS
+        """False if every group is synced, which only the writer's thread does."""
         self._as_error = as_error
         self._call_soon: Callable[..., object] = _call
         # The text with which the JSON of every entry begins, up to the seq; the time is filled in later.
@@ -165,11 +166,10 @@ class Writer:
     def write_through(self) -> bool:
         """Hand all entries in line to the operating system in this call; False if the thread has to do it.
 
-        The thread has to do it if every group is synced, while the thread itself is writing, and while the disk is
-        slow or failing.
+        The thread has to do it unless `writes_through`, while it is writing, and while the disk is slow or failing.
         """
         files = self._files
-        if files is None or not self._can_write_through or not self._disk.acquire(blocking=False):
+        if files is None or not self.writes_through or not self._disk.acquire(blocking=False):
             return False
         try:
             began = time.monotonic()

@@ -295,15 +295,23 @@ class TimedStore(ForwardingStore):
             self._calls[verb].observe(now_s() - began)
 
 
+COUNTED_BY_ANSWER: Mapping[str, Callable[[QueueMeters, Any], None]] = {
+    "push": QueueMeters.push,
+    "cancel": QueueMeters.moved,
+    "reschedule": QueueMeters.moved,
+    "respawn": QueueMeters.moved,
+}
+"""Verbs of which nothing but the answers is counted."""
+
+
 class MetricsRecorder(Recorder):
     """Counts what happens in a pool, per queue."""
 
     def __init__(self, meters: PoolMeters) -> None:
-        self._meters, queues = meters, meters.queues
+        self._meters = meters
         self._batches = {verb: meters.batches(verb) for verb in GROUPED_VERBS}
         self._calls = {verb: meters.calls(verb) for verb in RECORDED_VERBS}
         self._counting: Mapping[str, Callable[[StoreCall, Any], None]] = {
-            "push": lambda call, answers: queues[call.queue].push(answers),
             "reserve": self._reserved,
             "ack": self._ended,
             "finish": self._finished,
@@ -311,9 +319,6 @@ class MetricsRecorder(Recorder):
             "release": lambda call, moved: self._ended(call, [moved]),
             "kill": lambda call, moved: self._ended(call, [moved]),
             "give_back": self._given_back,
-            "cancel": lambda call, answers: queues[call.queue].moved(answers),
-            "reschedule": lambda call, answers: queues[call.queue].moved(answers),
-            "respawn": lambda call, answers: queues[call.queue].moved(answers),
             "purge": self._purged,
             "reap": self._reaped,
         }
@@ -331,6 +336,8 @@ class MetricsRecorder(Recorder):
         if isinstance(outcome, BaseException):
             if call.began_s is not None and isinstance(outcome, DuetimeError):
                 self._meters.failed_call(verb, outcome)
+        elif count_answers := COUNTED_BY_ANSWER.get(call.verb):
+            count_answers(self._meters.queues[call.queue], outcome)
         elif count := self._counting.get(call.verb):
             count(call, outcome)
         return outcome

@@ -11,6 +11,7 @@ header changes its meaning, or its body is not valid. So do all requests while t
 """
 
 import logging
+import time
 from collections.abc import Callable
 
 from duetime.engine.registry_copy import RegistryCopy
@@ -80,7 +81,7 @@ class RequestFastPath:
         if known is None:
             return False
         generation, operation = known
-        if generation != self.generation or self._registry_copy.age_s() > self._grace_s:
+        if generation != self.generation or time.monotonic() > self._registry_copy.seen_at + self._grace_s:
             return False
         if self._guard is not None and self._guard(exchange.headers, exchange.connection.server is None):
             return False

@@ -13,6 +13,7 @@ outage of its store does not take down pools on other stores; after that every c
 import hashlib
 import hmac
 import secrets
+import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -177,7 +178,7 @@ class Tokens:
             return Token(pool, namespace, digest)
         if not secret:
             raise Unauthorized("token not found")
-        if self._registry_copy.age_s() > self.grace_s:
+        if time.monotonic() > self._registry_copy.seen_at + self.grace_s:
             await self._registry_copy.refresh()
         key = f"{pool}/{namespace}/{digest}"
         record = self._registry_copy.get(KIND, key)

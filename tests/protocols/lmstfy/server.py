@@ -120,7 +120,7 @@ class Server:
         async def look() -> bool:
             engines = [self.parts.pools.engine(name) for name in self.parts.pools.names]
             return not any(
-                waiter.busy for engine in engines for one in engine._waiters._lists.values() for waiter in one.parked
+                waiter.busy for engine in engines for one in engine._waiters.lists.values() for waiter in one.parked
             )
 
         return await self._inside(look())

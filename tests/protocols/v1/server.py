@@ -11,6 +11,7 @@ front: ours, or a stranger that only knows ASGI.
 """
 
 import asyncio
+import math
 import socket
 import sys
 from collections import defaultdict
@@ -50,9 +51,7 @@ class StaticRegistry:
 
     def __init__(self) -> None:
         self.generations: defaultdict[str, int] = defaultdict(int)
-
-    def age_s(self) -> float:
-        return 0.0
+        self.seen_at = math.inf
 
 
 class NoAccessLog:

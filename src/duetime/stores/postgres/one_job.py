@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import select
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -31,7 +31,7 @@ log = logging.getLogger("duetime.postgres")
 
 _NAME = PUSH_ONE.encode()
 
-PushVerb = Callable[[Queue, Sequence[Push]], Awaitable[Sequence[Pushed | DuetimeError]]]
+PushVerb = Callable[[Queue, Sequence[Push]], Coroutine[Any, Any, Sequence[Pushed | DuetimeError]]]
 Results = list[pq.abc.PGresult]
 Ended = Callable[[Results | None], None]
 """Called once, with all results, or with None if the connection was lost before they were complete."""
@@ -136,7 +136,7 @@ class PostgresOneJob:
         self._open_after = 0.0
         self._is_closed = False
 
-    def push(self, queue: Queue, request: Push, reply: ResultSink[Pushed | DuetimeError]) -> Send | None:
+    def push(self, queue: Queue, request: Push, reply: ResultSink[Sequence[Pushed | DuetimeError]]) -> Send | None:
         known = self._link.known_values(queue)
         if known is None or self._backoff.has(PUSH_ONE, queue) or not is_usual_push([request]):
             return None
@@ -151,7 +151,7 @@ class PostgresOneJob:
                     StoreUnavailable("the connection to PostgreSQL was lost during a push", unknown=True)
                 )
             elif results[0].ntuples:
-                [pushed], wakes = read_pushed_one(queue, [request], _numbers(results[0]))
+                pushed, wakes = read_pushed_one(queue, [request], _numbers(results[0]))
                 if wakes:
                     self._hub.announce_in_loop(wakes, 0)
                 reply.set_result(pushed)
@@ -160,17 +160,14 @@ class PostgresOneJob:
                 if results[0].status != pq.ExecStatus.TUPLES_OK:
                     connection.close()  # it may lead to the old primary of a failover
                 self._backoff.add(PUSH_ONE, queue)
-                self._general_calls.run(self._push_general(queue, request), reply)
+                self._general_calls.run(self._push(queue, [request]), reply)
 
         return partial(connection.send, _NAME, encoded, ended)
-
-    async def _push_general(self, queue: Queue, request: Push) -> Pushed | DuetimeError:
-        return (await self._push(queue, [request]))[0]
 
     def reserve(self, queue: Queue, ask: Ask, reply: ResultSink[Reserved]) -> None:
         return None
 
-    def ack(self, lease: Lease, reply: ResultSink[Moved | LeaseLost | StoreUnavailable | None]) -> None:
+    def ack(self, lease: Lease, reply: ResultSink[Sequence[Moved | LeaseLost | StoreUnavailable | None]]) -> None:
         return None
 
     def blocking(self) -> BlockingOneJob | None:

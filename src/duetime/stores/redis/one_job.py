@@ -109,14 +109,16 @@ def ack_arguments(lease: Lease) -> tuple[Argument, ...]:
 # --- in the event loop
 
 
+PushAnswers = Sequence[Pushed | DuetimeError]
+AckAnswers = Sequence[Moved | LeaseLost | StoreUnavailable | None]
+
+
 class GeneralVerbs(Protocol):
     """What declined calls use: the store."""
 
-    async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]: ...
-    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved: ...
-    def ack_general(
-        self, lease: Lease, *, after_a_loss: bool
-    ) -> Coroutine[Any, Any, Moved | LeaseLost | StoreUnavailable | None]: ...
+    def push(self, queue: Queue, requests: Sequence[Push]) -> Coroutine[Any, Any, PushAnswers]: ...
+    def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Coroutine[Any, Any, Reserved]: ...
+    def ack_general(self, lease: Lease, *, after_a_loss: bool) -> Coroutine[Any, Any, AckAnswers]: ...
 
 
 class RedisOneJob:
@@ -131,14 +133,14 @@ class RedisOneJob:
     def blocking(self) -> "BlockingRedis | None":
         return BlockingRedis.of(self._url, self._clock, self.backoff) if self._url else None
 
-    def push(self, queue: Queue, request: Push, reply: ResultSink[Pushed | DuetimeError]) -> Send | None:
+    def push(self, queue: Queue, request: Push, reply: ResultSink[PushAnswers]) -> Send | None:
         arguments = push_arguments(request)
         return None if arguments is None else self._prepare(arguments, PushReply(self, queue, request, reply))
 
     def reserve(self, queue: Queue, ask: Ask, reply: ResultSink[Reserved]) -> Send | None:
         return self._prepare((ask.ttr_ms,), ReserveReply(self, queue, ask, reply))
 
-    def ack(self, lease: Lease, reply: ResultSink[Moved | LeaseLost | StoreUnavailable | None]) -> Send | None:
+    def ack(self, lease: Lease, reply: ResultSink[AckAnswers]) -> Send | None:
         return self._prepare(ack_arguments(lease), AckReply(self, lease.queue, lease, reply))
 
     def _prepare(self, arguments: tuple[Argument, ...], reply: "ScriptReply[Any, Any]") -> Send | None:
@@ -170,7 +172,7 @@ class ScriptReply(Generic[Asked, T]):
     def read(self, answer: Any) -> T:
         raise NotImplementedError
 
-    async def general(self) -> T:
+    def general(self) -> Coroutine[Any, Any, T]:
         raise NotImplementedError
 
     def use_general_verb(self) -> None:
@@ -197,15 +199,15 @@ class ScriptReply(Generic[Asked, T]):
         self._reply.set_exception(StoreUnavailable(f"no answer from Redis at {exception}", unknown=True))
 
 
-class PushReply(ScriptReply[Push, Pushed | DuetimeError]):
+class PushReply(ScriptReply[Push, PushAnswers]):
     __slots__ = ()
     script = "push_one"
 
-    def read(self, answer: Any) -> Pushed:
-        return read_pushed(self.asked, answer)
+    def read(self, answer: Any) -> PushAnswers:
+        return [read_pushed(self.asked, answer)]
 
-    async def general(self) -> Pushed | DuetimeError:
-        return (await self.one_job.store.push(self.queue, [self.asked]))[0]
+    def general(self) -> Coroutine[Any, Any, PushAnswers]:
+        return self.one_job.store.push(self.queue, [self.asked])
 
 
 class ReserveReply(ScriptReply[Ask, Reserved]):
@@ -215,21 +217,21 @@ class ReserveReply(ScriptReply[Ask, Reserved]):
     def read(self, answer: Any) -> Reserved:
         return read_reserved(self.queue, self.asked, answer)
 
-    async def general(self) -> Reserved:
-        return await self.one_job.store.reserve(self.queue, [self.asked])
+    def general(self) -> Coroutine[Any, Any, Reserved]:
+        return self.one_job.store.reserve(self.queue, [self.asked])
 
 
-class AckReply(ScriptReply[Lease, Moved | LeaseLost | StoreUnavailable | None]):
+class AckReply(ScriptReply[Lease, AckAnswers]):
     """An ack whose answer was lost is repeated: it is idempotent."""
 
     __slots__ = ()
     script = "ack_one"
 
-    def read(self, answer: Any) -> Moved:
-        return self.asked.acked()
+    def read(self, answer: Any) -> AckAnswers:
+        return [self.asked.acked()]
 
-    async def general(self) -> Moved | LeaseLost | StoreUnavailable | None:
-        return await self.one_job.store.ack_general(self.asked, after_a_loss=False)
+    def general(self) -> Coroutine[Any, Any, AckAnswers]:
+        return self.one_job.store.ack_general(self.asked, after_a_loss=False)
 
     def set_exception(self, exception: Exception, /) -> None:
         again = self.one_job.store.ack_general(self.asked, after_a_loss=True)

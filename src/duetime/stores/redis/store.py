@@ -216,13 +216,15 @@ class RedisStore:
         except StoreUnavailable as lost:
             if not lost.outcome_unknown:
                 raise
-            return [await self.ack_general(leases[0], after_a_loss=True)]
+            return await self.ack_general(leases[0], after_a_loss=True)
         return [moved] if moved else await self._ack(queue, leases)
 
-    async def ack_general(self, lease: Lease, *, after_a_loss: bool) -> Moved | LeaseLost | StoreUnavailable | None:
+    async def ack_general(
+        self, lease: Lease, *, after_a_loss: bool
+    ) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
         """Finish a job by the general script. `after_a_loss`: the answer to an earlier ack of it was lost."""
         try:
-            return (await self._ack(lease.queue, [lease]))[0]
+            return await self._ack(lease.queue, [lease])
         except StoreUnavailable as error:
             raise (error.after_a_loss() if after_a_loss else error) from error
 

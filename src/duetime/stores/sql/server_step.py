@@ -136,7 +136,7 @@ class ServerStep(Step):
     """A `clock` replaces the server's clock."""
 
     def __init__(self, session: ServerSession, ids: QueueIds, clock: Clock | None) -> None:
-        super().__init__()
+        self.wakes = []
         self._session, self._queue_ids, self._clock = session, ids, clock
         self._now: int | None = None
         self._has_written = False

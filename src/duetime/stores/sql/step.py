@@ -45,12 +45,10 @@ class Step(ABC):
 
     max_body = 0
     """The largest body that the database takes, 0 for no limit."""
-
-    def __init__(self) -> None:
-        self.wakes: list[Wake] = []
-        self.registry_version = 0
-        self.is_alone = False
-        """Whether no other step shares the transaction, so that this one may commit it."""
+    wakes: list[Wake]
+    registry_version = 0
+    is_alone = False
+    """Whether no other step shares the transaction, so that this one may commit it."""
 
     @property
     @abstractmethod

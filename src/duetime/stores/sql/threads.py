@@ -280,7 +280,9 @@ class ConnectionThreads:
             if not calls:
                 return session
             try:
-                session = self._connected(session)
+                if session is None or session.opened_at < self._link.failed_over_at:
+                    self._let_go(session)
+                    session = self._link.connect()
             except (*self._link.errors, DuetimeError) as error:
                 self._fail(self._translated(error), calls)
                 return None
@@ -303,12 +305,6 @@ class ConnectionThreads:
             self._fail(failure.error and self._link.translate(failure.error), calls)
             return session
         return session
-
-    def _connected(self, session: Session | None) -> Session:
-        if session is not None and session.opened_at >= self._link.failed_over_at:
-            return session
-        self._let_go(session)
-        return self._link.connect()
 
     def _try(self, session: Session, calls: list[QueuedStep], attempt: int) -> Failure | None:
         """Run steps in one transaction, and roll it back if it fails. Returns None after a commit."""

@@ -114,22 +114,17 @@ class DiskReserve:
         pages = reserve // 4 // PAGE_BYTES
         self.checkpoint_pages = min(CHECKPOINT_PAGES, max(pages, 16)) if reserve else CHECKPOINT_PAGES
 
-    def refusal(self, free_in_file: Callable[[], int] = lambda: 0) -> StoreFull | None:
-        """The error for a push if nothing may be added now. Called in the writer's thread. Takes microseconds, unless
-        the reserve file must be written. `free_in_file` counts the bytes of pages that the file has free.
+    def refusal(self, free_in_file: int = 0) -> StoreFull | None:
+        """Called for a push for which `has_room` found no room: the error for it, or None if there is room after all,
+        because the file itself has `free_in_file` bytes of free pages, or because the reserve file was only too short.
+        Then it writes the reserve file. Called in the writer's thread.
         """
-        if self.has_room():
-            return None
         free, log = self._free(), self.note_log()
         wanted = self._wanted(log)
         missing = max(wanted - _size(self._reserve_file), 0)
-        has_room = self._spares(free - missing) or (
-            free - missing >= self._reserve // 2 and free_in_file() >= self._reserve
-        )
-        is_kept = has_room and (not missing or self._grow(wanted))
+        kept = self._reserve // 2 if free_in_file >= self._reserve else self._reserve
         self.check_next_push()
-        if is_kept:
-            self._grow_soon(log, wanted)
+        if free - missing >= kept and (not missing or self._grow(wanted)):
             return None
         return StoreFull(
             f"{free} bytes are free on the disk of the SQLite file; pushes end at {self._reserve}",
@@ -146,12 +141,17 @@ class DiskReserve:
             return True
         if not self._reserve:
             return True
-        log, reserve_file = self.note_log(), _size(self._reserve_file)
-        if reserve_file < self._wanted(log) or not self._spares(self._free()):
+        log, reserve_file, spare = self.note_log(), _size(self._reserve_file), self._free() - self._reserve
+        if reserve_file < self._wanted(log) or spare < 0:
+            self._unchecked_pushes = 0
             return False
+        unchecked = min(spare // PUSH_BYTES, UNCHECKED_PUSHES) if self._reserve >= PUSH_BYTES else 0
         if reserve_file < self._reserve // 4:
-            self._unchecked_pushes = min(self._unchecked_pushes, max(reserve_file - log, 0) // LOGGED_BYTES)
-            self._grow_soon(log, reserve_file)
+            unchecked = min(unchecked, max(reserve_file - log, 0) // LOGGED_BYTES)
+            soon = self._wanted(log + max(log // 2, LEAST_LOG_AHEAD))
+            if reserve_file < soon and log >= LEAST_RESERVE_FILE // 2:
+                self._grow_soon(soon)
+        self._unchecked_pushes, self._check_at = unchecked, time.monotonic() + UNCHECKED_S
         return True
 
     def check_next_push(self) -> None:
@@ -161,15 +161,6 @@ class DiskReserve:
     def _free(self) -> int:
         disk = os.statvfs(self._folder)
         return disk.f_bavail * disk.f_frsize
-
-    def _spares(self, free: int) -> bool:
-        """Returns whether `free` bytes leave the reserve. Also sets how many pushes may skip the next check."""
-        spare = free - self._reserve
-        self._unchecked_pushes = (
-            min(max(spare, 0) // PUSH_BYTES, UNCHECKED_PUSHES) if self._reserve >= PUSH_BYTES else 0
-        )
-        self._check_at = time.monotonic() + UNCHECKED_S
-        return spare >= 0
 
     def release(self) -> bool:
         """Delete the reserve file to make room. Returns False if there is none. Called in the writer's thread."""
@@ -198,10 +189,9 @@ class DiskReserve:
         """The length of the reserve file for a log of this length."""
         return min(max(LEAST_RESERVE_FILE, 1 << log.bit_length()), self._reserve // 4)
 
-    def _grow_soon(self, log: int, reserve_file: int) -> None:
-        """Let the background thread grow the reserve file if the log may need that soon."""
-        wanted = self._wanted(log + max(log // 2, LEAST_LOG_AHEAD))
-        if reserve_file < wanted and log >= LEAST_RESERVE_FILE // 2 and not self._is_growth_asked:
+    def _grow_soon(self, wanted: int) -> None:
+        """Let the background thread grow the reserve file, because the log may need that soon."""
+        if not self._is_growth_asked:
             self._is_growth_asked = True
             if not self._background.hand_over(lambda: self._grow_ahead(wanted)):
                 self._is_growth_asked = False

@@ -48,7 +48,7 @@ class SqliteStep(Step):
     """Runs in the writer's transaction or on the reader's snapshot."""
 
     def __init__(self, connection: sqlite3.Connection, now: int) -> None:
-        super().__init__()
+        self.wakes = []
         self.connection, self._changes = connection, connection.total_changes
         self._now = now
         self.announcements: list[NumberedAnnouncement] = []
@@ -128,7 +128,8 @@ class SqliteStep(Step):
             until = now + ask.ttr_ms
             execute(_FOR_ONE_ID["lease_jobs"], {"queue": queue_id, "lease_until": until, "ids": job_id})
             execute(QUERIES["count_plain_lease"], {"queue": queue_id, "lease_until": until})
-            lease, rest = Lease(queue, job_id, born, attempt), (tries, used, expires_at, attributes(packed), error)
+            extra: Mapping[str, str] = attributes(packed) if packed else {}
+            lease, rest = Lease(queue, job_id, born, attempt), (tries, used, expires_at, extra, error)
             deliveries = [Delivery(lease, body, due_at, until, Priority(priority), *rest)]
         heads = execute(QUERIES["heads"], {"queue": queue_id}).fetchone()
         return Reserved([deliveries], min([head for head in heads if head is not None], default=None), now)

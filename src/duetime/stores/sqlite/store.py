@@ -4,6 +4,7 @@ A writer thread runs the steps of concurrent callers in one transaction, a reade
 snapshots, and datagram sockets next to the file wake the other processes. The verbs are those of `stores/sql`.
 """
 
+import asyncio
 import logging
 import shutil
 import sqlite3
@@ -16,16 +17,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from duetime.model.clock import Clock, SystemClock
-from duetime.model.errors import DuetimeError, StoreFull, StoreUnavailable
+from duetime.model.errors import DuetimeError, LeaseLost, StoreFull, StoreUnavailable
+from duetime.model.job import Lease, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Push, Pushed, Reaped, StoreInfo
+from duetime.stores.base import Ask, Push, Pushed, Reaped, Reserved, ResultSink, Send, StoreInfo
 from duetime.stores.forwarding import Later
 from duetime.stores.registry import Changes
 from duetime.stores.sql import verbs
 from duetime.stores.sql.registry import RunSteps, SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
-from duetime.stores.sql.threads import BIG_JOBS, ConnectionThreads, DatabaseLink, Session
+from duetime.stores.sql.threads import BIG_JOBS, ConnectionThreads, DatabaseLink, QueuedStep, Session
+from duetime.stores.sqlite.blocking import BlockingSqlite
 from duetime.stores.sqlite.connection import (
     QUERIES,
     CommitWatch,
@@ -46,7 +49,6 @@ from duetime.stores.sqlite.disk import (
     BackgroundThread,
     DiskReserve,
 )
-from duetime.stores.sqlite.one_job import BlockingSqlite, SqliteOneJob
 from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.wake import Mailboxes, Meta, NumberedAnnouncement, SqliteWakeHub, numbered
 
@@ -67,7 +69,7 @@ class SqliteSession(Session):
         deadline = time.monotonic() + self._lock_timeout_s
         if read_only:
             self.connection.execute("BEGIN")
-            retry_while_busy(lambda: self.connection.execute(QUERIES["get_meta"]).fetchone(), deadline)
+            retry_while_busy(partial(self.connection.execute, QUERIES["get_meta"]), deadline)
         else:
             self._write_lock.begin(self.connection, deadline)
 
@@ -135,6 +137,44 @@ class SqliteLink(DatabaseLink):
             (number,) = session.connection.execute(QUERIES["count_wake"]).fetchone()
             found.append(numbered(number, registry_version, wakes))
         return found or None
+
+
+PushStep = Callable[[Queue, Sequence[Push], Step], Sequence[Pushed | DuetimeError]]
+
+
+class SqliteOneJob:
+    """Implements `base.OneJob`: steps of the writer's thread for callers without a task. `submit` sends a step to that
+    thread, `push` is the store's own, and `on_empty` is called in the event loop after a reserve that found no job.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[..., None],
+        push: PushStep,
+        on_empty: Callable[[], None],
+        blocking: Callable[[], BlockingSqlite],
+    ) -> None:
+        self._submit, self._push, self._on_empty = submit, push, on_empty
+        self.blocking = blocking
+        self._loop = asyncio.get_running_loop()
+
+    def push(self, queue: Queue, request: Push, reply: ResultSink[Sequence[Pushed | DuetimeError]]) -> Send:
+        return partial(self._submit, QueuedStep(partial(self._push, queue, (request,)), reply, adds=True), line=queue)
+
+    def reserve(self, queue: Queue, ask: Ask, reply: ResultSink[Reserved]) -> Send:
+        asks = (ask,)
+
+        def reserve(step: Step) -> Reserved:
+            reserved = verbs.reserve(step, queue, asks)
+            if not reserved.deliveries[0]:
+                self._loop.call_soon_threadsafe(self._on_empty)
+            return reserved
+
+        return partial(self._submit, QueuedStep(reserve, reply), line=queue)
+
+    def ack(self, lease: Lease, reply: ResultSink[Sequence[Moved | LeaseLost | StoreUnavailable | None]]) -> Send:
+        step = QueuedStep(lambda step: verbs.ack(step, lease.queue, (lease,)), reply)
+        return partial(self._submit, step, line=lease.queue)
 
 
 T = TypeVar("T")
@@ -207,12 +247,12 @@ class SqliteStore(SqlStore):
                 disk=self._disk,
                 lock_timeout_s=lock_timeout_s,
             )
-            return ConnectionThreads(f"duetime-sqlite-{name}", link, size=1, announce=self._announce_all)
+            return ConnectionThreads(f"duetime-sqlite-{name}", link, size=1, announce=hub.announce)
 
         self._writer, self._reader = threads("writer", connect_writer), threads("reader", connect_reader)
         self.registry = SqliteRegistry(self._write, self._read, self._hub, read_if_changed=self._read_if_changed)
         submit = partial(self._writer.submit, key="writer")
-        self.one_job = SqliteOneJob(submit, hub, self._push, self._open_blocking)
+        self.one_job = SqliteOneJob(submit, self._push, hub.keep_awake, self._open_blocking)
 
     @classmethod
     async def open(
@@ -238,10 +278,6 @@ class SqliteStore(SqlStore):
             await store.close()
             raise
         return store
-
-    def _announce_all(self, found: Sequence[NumberedAnnouncement]) -> None:
-        for announcement in found:
-            self._announce(announcement)
 
     async def _read_meta(self) -> Meta:
         return await self._read_if_changed("meta", None, partial(self._read, _read_meta))
@@ -295,7 +331,8 @@ class SqliteStore(SqlStore):
         return [answer for request in requests for answer in await self.push(queue, [request])]
 
     def _push(self, queue: Queue, requests: Sequence[Push], step: Step) -> Sequence[Pushed | DuetimeError]:
-        if refusal := self._disk.refusal(lambda: step.fetch_one("free_pages")[0] * PAGE_BYTES):
+        disk = self._disk
+        if not disk.has_room() and (refusal := disk.refusal(step.fetch_one("free_pages")[0] * PAGE_BYTES)):
             return [refusal for _ in requests]
         return verbs.push(step, queue, requests)
 

@@ -150,12 +150,13 @@ class SqliteWakeHub(WakeHub):
 
     # --- announcements
 
-    def announce(self, announcement: NumberedAnnouncement) -> None:
+    def announce(self, announcements: Sequence[NumberedAnnouncement]) -> None:
         """Called in any thread: send to the other processes and to the listeners in this one."""
-        if self._poller is not None:
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self.receive, announcement)
-        self._mailboxes.send(announcement)
+        for announcement in announcements:
+            if self._poller is not None:
+                with suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self.receive, announcement)
+            self._mailboxes.send(announcement)
 
     def receive(self, announcement: NumberedAnnouncement) -> None:
         """Called in the loop, for a datagram or this process's own writer."""

@@ -441,8 +441,8 @@ class TieredOneJob:
     def __init__(self, hot: OneJob, tiers: Tiers) -> None:
         self._hot, self._tiers = hot, tiers
 
-    def push(self, queue: Queue, request: Push, reply: ResultSink[Pushed | DuetimeError]) -> Send | None:
-        if not request.made_ids or request.mark:
+    def push(self, queue: Queue, request: Push, reply: ResultSink[Sequence[Pushed | DuetimeError]]) -> Send | None:
+        if not request.made_ids:
             return None
         now, last = self._tiers.now(), self._tiers.horizon()
         if any(job.due(now) > last for job in request.jobs):
@@ -452,7 +452,9 @@ class TieredOneJob:
     def reserve(self, queue: Queue, ask: Ask, reply: ResultSink[Reserved]) -> Send | None:
         return self._hot.reserve(queue, ask, reply)
 
-    def ack(self, lease: Lease, reply: ResultSink[Moved | LeaseLost | StoreUnavailable | None]) -> Send | None:
+    def ack(
+        self, lease: Lease, reply: ResultSink[Sequence[Moved | LeaseLost | StoreUnavailable | None]]
+    ) -> Send | None:
         return self._hot.ack(lease, reply)
 
     def blocking(self) -> BlockingOneJob | None:

@@ -1,11 +1,9 @@
-"""The single-job calls (`base.OneJob`) of a SQLite file.
+"""The blocking single-job calls (`base.BlockingOneJob`) of a SQLite file.
 
-Those of the event loop go to the writer's thread without a task. Blocking ones are a short transaction in the caller's
-own thread, on a connection of their own. They never wait: while another connection writes or waits for its turn to
-write, they decline, and so do pushes for which the disk has no room.
+Each is a short transaction in the caller's own thread, on a connection of its own. It never waits: while another
+connection writes or waits for its turn to write, it declines, and so does a push for which the disk has no room.
 """
 
-import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -14,62 +12,16 @@ from functools import partial
 from typing import TypeVar
 
 from duetime.model.clock import Clock
-from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.model.job import Delivery, Lease, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, Reserved, ResultSink, Send
-from duetime.stores.sql import verbs
-from duetime.stores.sql.step import Step
-from duetime.stores.sql.threads import QueuedStep
+from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.sqlite.connection import ForkGuard, WriteLock, is_unknown, translate
 from duetime.stores.sqlite.disk import DiskReserve
 from duetime.stores.sqlite.step import SqliteStep
-from duetime.stores.sqlite.wake import NumberedAnnouncement, SqliteWakeHub
+from duetime.stores.sqlite.wake import NumberedAnnouncement
 
 T = TypeVar("T")
-
-Submit = Callable[..., None]
-PushStep = Callable[[Queue, Sequence[Push], Step], Sequence[Pushed | DuetimeError]]
-
-
-class SqliteOneJob:
-    """Implements `base.OneJob`. `submit` gives a step to the writer's thread. `push` is the store's step, which checks
-    the disk first.
-    """
-
-    def __init__(
-        self, submit: Submit, hub: SqliteWakeHub, push: PushStep, blocking: Callable[[], "BlockingSqlite"]
-    ) -> None:
-        self._submit, self._hub, self._push = submit, hub, push
-        self.blocking = blocking
-        self._loop = asyncio.get_running_loop()
-
-    def push(self, queue: Queue, request: Push, reply: ResultSink[Pushed | DuetimeError]) -> Send:
-        requests = (request,)
-
-        def push(step: Step) -> Pushed | DuetimeError:
-            return self._push(queue, requests, step)[0]
-
-        return partial(self._submit, QueuedStep(push, reply, adds=True), line=queue)
-
-    def reserve(self, queue: Queue, ask: Ask, reply: ResultSink[Reserved]) -> Send:
-        asks = (ask,)
-
-        def reserve(step: Step) -> Reserved:
-            reserved = verbs.reserve(step, queue, asks)
-            if not reserved.deliveries[0]:
-                self._loop.call_soon_threadsafe(self._hub.keep_awake)
-            return reserved
-
-        return partial(self._submit, QueuedStep(reserve, reply), line=queue)
-
-    def ack(self, lease: Lease, reply: ResultSink[Moved | LeaseLost | None]) -> Send:
-        queue, leases = lease.queue, (lease,)
-
-        def ack(step: Step) -> Moved | LeaseLost | None:
-            return verbs.ack(step, queue, leases)[0]
-
-        return partial(self._submit, QueuedStep(ack, reply), line=queue)
 
 
 class BlockingSqlite:
@@ -82,7 +34,7 @@ class BlockingSqlite:
         *,
         write_lock: WriteLock,
         disk: DiskReserve,
-        announce: Callable[[NumberedAnnouncement], None],
+        announce: Callable[[Sequence[NumberedAnnouncement]], None],
     ) -> None:
         self._connect, self._clock, self._announce = connect, clock, announce
         self._write_lock, self._disk = write_lock, disk
@@ -136,8 +88,7 @@ class BlockingSqlite:
                 if self._connection is None or self._is_closed or not self._write_lock.is_free():
                     return None
                 announcements = self._transact(self._connection, operation, done)
-            for announcement in announcements:
-                self._announce(announcement)
+            self._announce(announcements)
             return done[0] if done else None
         except sqlite3.Error as error:
             if is_unknown(error):
