@@ -32,6 +32,7 @@ HOT_ON_BOTH: dict[str, dict[str, Any]] = {
     "some_jobs": {"queue": 1, "limit": 10},
     "queues_to_reap": {"now": 10**12, "limit": 10},
     "next_reap": {"after": 0},
+    "has_ended": {"now": 1, "before": 1},
     "get_marks": {"namespace": "shop", "queue": "mail", "names": ["mark 77", "mark 78"]},
     "result_sizes": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
     "get_results": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},

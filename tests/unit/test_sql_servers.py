@@ -156,6 +156,21 @@ async def test_tables_that_a_newer_release_has_upgraded(database: Database, name
                 await open_store(url)
 
 
+
+async def test_the_reaper_goes_on_at_once_while_more_has_ended_than_one_round_deletes(
+    database: Database, store: Store
+) -> None:
+    """It deleted 500 a second. The lines that many tasks log are counters whose life ends faster."""
+    rows = ", ".join(f"('line {number}', 1, 1)" for number in range(501))
+    database.execute(f"INSERT INTO {database.table('counters')} VALUES {rows}")
+
+    reaped = await store.reap()
+    assert reaped.next_at == reaped.now
+    await store.reap()
+    [found] = database.execute(f"SELECT count(*) AS kept FROM {database.table('counters')}")
+    assert found["kept"] == 0
+
+
 # --- rows for people
 
 

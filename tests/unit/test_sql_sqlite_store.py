@@ -280,3 +280,17 @@ async def test_totals_over_a_clock_that_steps_back_over_midnight(store: SqliteSt
     [totals] = await store.totals([QUEUE])
     assert totals.running.accepted == 4
     assert [day.accepted for day in totals.days.values()] == [2, 2]
+
+
+async def test_the_reaper_goes_on_at_once_while_more_has_ended_than_one_round_deletes(
+    store: SqliteStore, clock: ManualClock
+) -> None:
+    """It deleted 500 a second. The lines that many tasks log are counters whose life ends faster."""
+    for number in range(501):
+        await store.registry.increment(f"line {number}", 1, life_ms=1000)
+    clock.advance("1s")
+
+    reaped = await store.reap()
+    assert reaped.next_at == reaped.now
+    reaped = await store.reap()
+    assert reaped.next_at is None

@@ -100,12 +100,12 @@ class ServerStore(SqlStore):
 
     async def _sweep(self) -> bool:
         """Delete some of what is no longer needed. Returns True if there is more to delete now."""
-        await self._write(verbs.sweep_what_has_ended)
+        has_more_ended = await self._write(verbs.sweep_what_has_ended)
         await self._write(verbs.forget_queues)
         for queue in await self._read(verbs.queues_with_old_totals):
             if not await self._write(partial(verbs.is_locked, queue=queue)):
                 await self._write(partial(verbs.fold_totals, queue=queue), queue=queue)
-        return await self._write(verbs.sweep_discarded)
+        return await self._write(verbs.sweep_discarded) or has_more_ended
 
     async def _registry_version(self) -> int:
         return (await self._read(lambda step: step.fetch_one("registry_version")))[0]

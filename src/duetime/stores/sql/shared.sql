@@ -343,6 +343,31 @@ WHERE name IN (
     FOR UPDATE SKIP LOCKED
 );
 
+-- name: has_ended
+-- description: Whether a mark, counter or result is left that is no longer needed.
+SELECT
+    (
+        SELECT expires_at
+        FROM dt.marks FORCE INDEX (by_end)
+        WHERE expires_at <= %(before)s
+        ORDER BY expires_at
+        LIMIT 1
+    ) IS NOT NULL
+    OR (
+        SELECT expires_at
+        FROM dt.counters FORCE INDEX (by_end)
+        WHERE expires_at > 0 AND expires_at <= %(now)s
+        ORDER BY expires_at
+        LIMIT 1
+    ) IS NOT NULL
+    OR (
+        SELECT kept_until
+        FROM dt.results FORCE INDEX (by_end)
+        WHERE kept_until <= %(now)s
+        ORDER BY kept_until
+        LIMIT 1
+    ) IS NOT NULL;
+
 -- name: check_counts
 -- description: Queues whose counts differ from a walk over their jobs.
 SELECT

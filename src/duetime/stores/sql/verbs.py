@@ -328,11 +328,11 @@ def reap(step: Step, limit: int) -> Reaped:
             left -= len(happened)
         if left <= 0:
             break
-    sweep_what_has_ended(step)
+    has_more_ended = sweep_what_has_ended(step)
     forget_queues(step)
     for queue in queues_with_old_totals(step):
         fold_totals(step, queue)
-    more = sweep_discarded(step)
+    more = sweep_discarded(step) or has_more_ended
     if moved and (left <= 0 or len(queues) == limit):
         visited_until = 0  # other queues of the agenda were not visited
     return Reaped(moved, step.now if more else next_reap(step, after=visited_until), step.now)
@@ -379,10 +379,13 @@ def reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
 # --- what the reaper deletes, a bounded number at a time: rows that are no longer needed
 
 
-def sweep_what_has_ended(step: Step) -> None:
-    step.execute("delete_old_marks", now=step.now - CLOCK_ERROR_MS, limit=STEP_JOBS)
+def sweep_what_has_ended(step: Step) -> bool:
+    """Delete some marks, counters and results whose life is over. Returns True if there are more."""
+    marks_before = step.now - CLOCK_ERROR_MS
+    step.execute("delete_old_marks", now=marks_before, limit=STEP_JOBS)
     step.execute("delete_old_counters", now=step.now, limit=STEP_JOBS)
     step.execute("delete_old_results", now=step.now, limit=STEP_JOBS)
+    return bool(step.fetch_one("has_ended", now=step.now, before=marks_before)[0])
 
 
 def forget_queues(step: Step) -> None:
