@@ -156,7 +156,6 @@ async def test_tables_that_a_newer_release_has_upgraded(database: Database, name
                 await open_store(url)
 
 
-
 async def test_the_reaper_goes_on_at_once_while_more_has_ended_than_one_round_deletes(
     database: Database, store: Store
 ) -> None:
