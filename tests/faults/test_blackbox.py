@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.blackbox.__main__ import Round, run_store, write_page, write_table
+from tests.faults.blackbox.__main__ import write_page, write_table
 from tests.faults.blackbox.history import (
     FAULTS,
     Delivery,
@@ -19,6 +19,7 @@ from tests.faults.blackbox.history import (
     check,
 )
 from tests.faults.blackbox.nemesis import ACTIONS
+from tests.faults.blackbox.rounds import Round, run_store
 from tests.faults.blackbox.soak import Level, find_growth
 from tests.faults.blackbox.system import STORES
 

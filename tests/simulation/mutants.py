@@ -20,7 +20,7 @@ from time import monotonic
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 1000
+SEEDS = 3000
 HANGS_AFTER_S = 900.0
 
 WAITERS, BATCHER, REAPER = "engine/waiters.py", "engine/batcher.py", "engine/reaper.py"

@@ -1,158 +1,25 @@
 """Runs the nemesis on each store and prints what the checker found: `make faults`, `make faults ARGS="--stores redis"`.
 
-Each action has a queue and clients of its own: load, harm, heal, load again, then a drain until the queue is empty. At
-the end the server is stopped, and the checker compares the clients' histories with the journal and the store.
-The exit code is 1 if anything is wrong. The same result with charts is in build/faults.html.
+Stores are tested side by side, because most of a round is waiting. The exit code is 1 if anything is wrong. The same
+result with charts is in build/faults.html.
 """
 
 import argparse
-import asyncio
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from html import escape
+from multiprocessing import get_context
 from pathlib import Path
 
-import httpx
-import msgspec
+from tests.faults.blackbox.history import FAULTS, Outcome
+from tests.faults.blackbox.nemesis import ACTIONS
+from tests.faults.blackbox.rounds import Round, run_kind
+from tests.faults.blackbox.system import FAILOVERS, STORES
 
-from duetime.journal.events import Entry
-from duetime.journal.reader import read_journal
-from duetime.model.job import Event
-from duetime.model.names import Queue
-from duetime.stores.open import open_store
-from tests.faults.blackbox.clients import PATIENCE_S, Load, now_ms
-from tests.faults.blackbox.history import FAULTS, Drained, History, Journaled, Outcome, check
-from tests.faults.blackbox.nemesis import ACTIONS, applies
-from tests.faults.blackbox.system import FAILOVERS, STORES, System
-from tests.plugins.until import until
-
-PRODUCERS, CONSUMERS = 6, 4
-DRAIN_S = 90.0
-NAMESPACE = "faults"
 PAGE = Path("build/faults.html")
 COLUMNS = ("accepted", "delivered", "unknown", "restored", "undone", *FAULTS, "recovery")
-
-
-@dataclass
-class Round:
-    """One action on one system. Times are epoch milliseconds."""
-
-    kind: str
-    action: str
-    queue: Queue
-    history: History
-    began_at: int = 0
-    harmed_at: int = 0
-    healed_at: int = 0
-    left: int = -1
-    totals: dict[str, int] = field(default_factory=dict[str, int])
-    restored: int = 0
-    """Jobs that the store had lost, and that reconcile put back."""
-    undone: list[str] = field(default_factory=list[str])
-    """Acks and leases that a failover undid."""
-    found: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-
-    @property
-    def recovery_s(self) -> float:
-        """From the end of the harm to the first answer to a push that was sent after it."""
-        answers = [push.answered_at for push in self.history.pushes
-                   if push.outcome is Outcome.OK and push.asked_at >= self.healed_at]  # fmt: skip
-        return (min(answers) - self.healed_at) / 1000 if answers else float("inf")
-
-    @property
-    def is_good(self) -> bool:
-        return not any(self.found.values())
-
-    def cells(self) -> list[str]:
-        history = self.history
-        numbers = [len(history.accepted), len(history.deliveries), history.count_unknown()]
-        numbers += [self.restored, len(self.undone)]
-        return [*map(str, numbers), *(str(len(self.found[fault])) for fault in FAULTS), f"{self.recovery_s:.2f} s"]
-
-
-async def run_store(
-    kind: str, actions: Sequence[str], *, load_s: float, folder: Path, due_together: int = 0
-) -> list[Round]:
-    """All actions that apply to this kind of store, one after another on one system."""
-    rounds: list[Round] = []
-    async with System(kind, folder, due_together=due_together) as system:
-        for number, name in enumerate(actions):
-            if applies(name, system):
-                queue = Queue(NAMESPACE, f"q{number}")
-                load = Load(system.api, str(queue), seed=number)
-                rounds.append(await run_round(system, name, queue, load, load_s=load_s))
-        await system.stop_server()
-        await _judge(system, rounds)
-    return rounds
-
-
-async def run_round(system: System, name: str, queue: Queue, load: Load, *, load_s: float) -> Round:
-    """Load, harm, heal, load, drain; if the harm made the store lose jobs, reconcile and drain again."""
-    one, action = Round(system.kind, name, queue, load.history, began_at=now_ms()), ACTIONS[name]
-    system.load = load
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(load.run(producers=PRODUCERS, consumers=CONSUMERS))
-        await asyncio.sleep(load_s)
-        one.harmed_at = now_ms()
-        await action.harm(system)
-        one.healed_at = now_ms()
-        with suppress(TimeoutError):
-            await until(lambda: one.recovery_s < float("inf"), deadline_s=DRAIN_S)
-        await asyncio.sleep(load_s)
-        load.stop_pushing()
-        one.left = await _drain(load)
-        if action.forgets:
-            one.restored = await system.reconcile()
-            one.left = await _drain(load)
-        load.is_over.set()
-    store = await open_store(system.url)
-    try:
-        [total] = await store.totals([queue])
-        one.totals = msgspec.structs.asdict(total.running)
-    finally:
-        await store.close()
-    return one
-
-
-async def _drain(load: Load) -> int:
-    """Consumers go on until the queue is empty; the jobs that are left if it never is."""
-    deadline, left = time.monotonic() + DRAIN_S + len(load.history.pushes) / 1000, None
-    async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
-        while left != 0 and time.monotonic() < deadline:
-            await asyncio.sleep(0.1)
-            left = await load.count_left(http)
-    return -1 if left is None else left
-
-
-async def _judge(system: System, rounds: list[Round]) -> None:
-    entries = [item for item in read_journal(system.journal) if isinstance(item, Entry)]
-    store = await open_store(system.url)
-    try:
-        unsound = tuple(await store.check())
-    finally:
-        await store.close()
-    for one in rounds:
-        drained = Drained(one.left, one.totals, unsound)
-        action = ACTIONS[one.action]
-        one.found = check(one.history, _journaled(entries, one.queue), drained, forgets=action.forgets)
-        if action.undoes:
-            one.undone = [*one.found["zombie"], *one.found["doubled"]]
-            one.found |= {"zombie": [], "doubled": []}
-
-
-def _journaled(entries: Iterable[Entry], queue: Queue) -> Journaled:
-    own = [entry for entry in entries if entry.queue == queue.name]
-    return Journaled(
-        frozenset((entry.id, entry.born) for entry in own if entry.event is Event.ACCEPTED),
-        frozenset((entry.id, entry.born, entry.attempt) for entry in own if entry.event is Event.ACKED),
-    )
-
-
-# --- the report
 
 
 def write_table(rounds: Sequence[Round]) -> str:
@@ -236,20 +103,32 @@ def main() -> int:
     parser.add_argument("--due-together", type=int, default=100_000, help="jobs that are due in the same second")
     parser.add_argument("--actions", default="", help="only actions whose names contain one of these texts")
     parser.add_argument("--load", type=float, default=1.0, help="seconds of load before and after each action")
+    parser.add_argument("--at-a-time", type=int, default=2, help="stores that are tested side by side: %(default)s")
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
     actions = [name for name in ACTIONS if any(part in name for part in given.actions.split(","))]
     rounds: list[Round] = []
-    with tempfile.TemporaryDirectory(prefix="duetime-faults-", ignore_cleanup_errors=True) as base:
-        for kind in given.stores.split(","):
-            folder, together = Path(base) / kind, given.due_together
-            done = asyncio.run(run_store(kind, actions, load_s=given.load, folder=folder, due_together=together))
-            print(write_table(done), flush=True)
-            rounds += done
-            given.page.parent.mkdir(parents=True, exist_ok=True)
+    broken: list[str] = []
+    given.page.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="duetime-faults-", ignore_cleanup_errors=True) as base,
+        ProcessPoolExecutor(given.at_a_time, mp_context=get_context("spawn")) as pool,
+    ):
+        running = {
+            pool.submit(run_kind, kind, actions, given.load, Path(base) / kind, given.due_together): kind
+            for kind in given.stores.split(",")
+        }
+        for done in as_completed(running):
+            try:
+                rounds += done.result()
+            except Exception as error:
+                broken.append(f"{running[done]}: broken off: {error}")
+                print(broken[-1], flush=True)
+                continue
+            print(write_table(done.result()), flush=True)
             given.page.write_text(write_page(rounds))
-    print(f"\n{summary(rounds)}\n{given.page}")
-    return 0 if all(one.is_good for one in rounds) else 1
+    print("\n".join(["", *broken, summary(rounds), str(given.page)]))
+    return 0 if all(one.is_good for one in rounds) and not broken else 1
 
 
 if __name__ == "__main__":

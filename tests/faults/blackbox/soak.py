@@ -22,9 +22,9 @@ import pymysql
 import redis
 
 from duetime.model.names import Queue
-from tests.faults.blackbox.__main__ import NAMESPACE, run_round
 from tests.faults.blackbox.clients import Load
 from tests.faults.blackbox.nemesis import ACTIONS
+from tests.faults.blackbox.rounds import NAMESPACE, run_round
 from tests.faults.blackbox.system import STORES, System
 
 FATAL = ("kill -9", "restart", "disk is full", "maxmemory", "clock", "hosts", "wiped", "timeout")
