@@ -315,7 +315,7 @@ class ImportedQueue:
 def import_all(place: ForeignPlace, options: ImportOptions, target: Target) -> None:
     """Move all queues of another system to Duetime, then end.
 
-    Jobs keep their ids, due times, tries and time to live. lmstfy's namespaces and dead letters come along; dead
+    Jobs keep their ids, due times, tries and time to live. lmstfy's namespaces and dead letters are moved; dead
     letters need the store itself as --url. With --settings-from, tokens and limits (lmstfy) or topics (php-delayqueue)
     are created first; those that exist here stay as they are. It can be interrupted and run again.
 

@@ -64,7 +64,7 @@ QUEUE = (
     Command("counts", "queues:counts", "Count jobs by state, exactly."),
     Command("totals", "queues:totals", "Count the events of a queue: in total and for each of the last 31 days (UTC)."),
     Command("rules", "queues:rules", "Show or change a queue's rules: order, caps, what happens to expired jobs."),
-    Command("pause", "queues:pause", "Stop deliveries; pushes, acks and expiry go on."),
+    Command("pause", "queues:pause", "Stop deliveries; pushes, acks and expiry continue."),
     Command("resume", "queues:resume", "Deliver again; waiting consumers wake immediately."),
     Command("purge", "queues:purge", "Delete the jobs of a queue, by state or all of them."),
 )
@@ -93,7 +93,7 @@ SCHEDULE = (
     Command("pause", "schedule:pause", "Start no runs of a schedule until it is resumed."),
     Command("resume", "schedule:resume", "Continue a paused schedule with its next run."),
     Command("run", "schedule:run", "Run a schedule now, in addition to its regular runs."),
-    Command("backfill", "schedule:backfill", "Push the runs of a schedule that a span of the past should have had."),
+    Command("backfill", "schedule:backfill", "Push the runs of a schedule in a period of the past."),
     Command("remove", "schedule:remove", "Remove a schedule; jobs that it has pushed stay."),
 )
 

@@ -115,7 +115,7 @@ def totals(queue: QueueArgument, target: Target) -> None:
 
 @takes_options
 def pause(target: Target, queues: QueuesArgument = None, every: AllOption = False) -> None:
-    """Stop deliveries; pushes, acks and expiry go on.
+    """Stop deliveries; pushes, acks and expiry continue.
 
     Examples:
         duetime queue pause mail

@@ -176,7 +176,7 @@ def backfill(
     since: Annotated[str, typer.Option(metavar="TIME", help="The first instant of the span: 2026-11-12, -3d.")],
     until: Annotated[str | None, typer.Option(metavar="TIME", help="The end of the span; now if not given.")] = None,
 ) -> None:
-    """Push the runs of a schedule that a span of the past should have had.
+    """Push the runs of a schedule in a period of the past.
 
     Runs that were pushed in the last seven days are not pushed again. A span may have at most 500 runs.
 

@@ -35,9 +35,7 @@ class TopicOptions:
         str | None,
         typer.Option(metavar="DURATION", help="The delay of a job, unless the request that adds it names one."),
     ] = None
-    method: Annotated[
-        Method | None, typer.Option(help="Fields in the query, as a form, or the body as it is; JSON.")
-    ] = None
+    method: Annotated[Method | None, typer.Option(help="GET: fields in the query; POST: a form; else the body.")] = None
     timeout: Annotated[
         str | None, typer.Option(metavar="DURATION", help="How long a call may take; 3s if not given.")
     ] = None
@@ -91,7 +89,7 @@ def add(
 ) -> None:
     """Add a topic: its jobs are delivered to the URL when they are due.
 
-    The body is posted as it is, and a 2xx status is a success. php-delayqueue's rules are `--method GET --set
+    The body is posted unchanged, and a 2xx status is a success. php-delayqueue's rules are `--method GET --set
     success=body --set php_fields=true`. A secret that `--set secret=new` creates is shown only once.
 
     Examples:

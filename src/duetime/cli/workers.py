@@ -44,7 +44,7 @@ def workers(target: Target) -> None:
 def restart(target: Target) -> None:
     """Make every worker of the namespace finish its jobs and exit.
 
-    They must be started again by systemd, a container, a supervisor.
+    Something has to start them again: systemd, a container or a supervisor.
     """
     with target.connect() as client:
         restarts = client.send(count(target.space, RESTARTS, 1))
@@ -53,14 +53,14 @@ def restart(target: Target) -> None:
     )
 
 
-TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="The name of the task, as shop.send.")]
+TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="The name of the task, such as shop.send.")]
 
 
 @takes_options
 def pause_task(task: TaskArgument, target: Target) -> None:
     """Start no more jobs of a task in any worker of the namespace.
 
-    Waiting jobs use no try, and pushes continue. Other tasks of the queue go on, too.
+    Waiting jobs use no try, and pushes continue. Other tasks of the queue continue.
 
     Examples:
         duetime worker pause-task shop.send
