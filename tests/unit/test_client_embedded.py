@@ -99,27 +99,6 @@ def test_bulk_honours_each_jobs_own_options(client: duetime.Client) -> None:
         queue.bulk([NewJob("own", b"2")], if_exists=IfExists.ERROR)
 
 
-def test_verbs_on_a_lease(client: duetime.Client) -> None:
-    queue = client.queue("work")
-    queue.push("a", id="a", tries=2)
-    [taken] = client.reserve(["none", "work"], ttr="10s")
-    assert client.extend(taken, "1h") > taken.lease_until
-    assert client.release(taken, delay=0, error="boom").event is Event.RELEASED
-    with pytest.raises(LeaseLost):
-        client.release(taken)
-    [again] = queue.reserve()
-    assert (again.error, again.lease.attempt, again.used) == ("boom", 2, 2)
-    assert client.give_back(again).event is Event.GIVEN_BACK
-    [third] = queue.reserve()
-    assert (third.lease.attempt, third.used) == (3, 2)
-    assert client.kill(third, error="no").event is Event.DEAD
-    assert [job.id for job in queue.dead.list_jobs().jobs] == ["a"]
-    assert [moved.id for moved in queue.dead.respawn(limit=10)] == ["a"]
-    [fourth] = queue.reserve()
-    assert isinstance(queue.ack([fourth])[0], duetime.Moved)
-    assert queue.ack([fourth]) == [None]
-
-
 def test_cancel_reschedule_and_missing_jobs(client: duetime.Client) -> None:
     queue = client.queue("plans")
     queue.push("x", id="x", delay="1h")
@@ -130,16 +109,6 @@ def test_cancel_reschedule_and_missing_jobs(client: duetime.Client) -> None:
             call("x")
     with pytest.raises(InvalidRequest, match="delay or due_at"):
         queue.push("x", delay=1, due_at="2030-01-01T00:00:00Z")
-
-
-def test_pause_and_resume(client: duetime.Client) -> None:
-    queue = client.queue("paused")
-    assert queue.pause().paused
-    queue.push("x")
-    assert queue.pop() is None
-    assert [status.rules.paused for status in client.queues()] == [True]
-    assert not queue.resume().paused
-    assert queue.pop() is not None
 
 
 async def test_the_async_client_closes_from_another_task(url: str) -> None:

@@ -15,11 +15,9 @@ import redis
 
 from duetime.engine import Engine
 from duetime.engine.requests import ReserveRequest
-from duetime.model.errors import StoreUnavailable
 from duetime.model.job import Counts, Delivery, Lease, State
 from duetime.stores.base import RulesChange, Store
 from duetime.stores.open import open_store
-from tests.faults.store_faults import FaultyStore
 from tests.plugins.until import until
 from tests.simulation.engine_room import OTHER, QUEUE, ids, job, push
 
@@ -133,18 +131,6 @@ async def test_everything_that_makes_a_job_ready_wakes_a_consumer(stores: tuple[
             lease = delivery.lease
 
 
-async def test_concurrent_verbs_share_calls(stores: tuple[Store, Store]) -> None:
-    store = FaultyStore(stores[0])
-    names = [f"j{number:03}" for number in range(200)]
-    async with Engine(store) as engine:
-        await asyncio.gather(*(push(engine, name) for name in names))
-        got = await asyncio.gather(*(engine.reserve([QUEUE]) for _ in names))
-        assert [ids(one) for one in got] == [[name] for name in names]
-        await asyncio.gather(*(engine.ack([delivery.lease]) for [delivery] in got))
-        assert (store.count("push"), store.count("reserve"), store.count("ack")) == (1, 1, 1)
-        assert (await counts(store)).total == 0
-
-
 async def test_consumers_of_two_engines_share_jobs_one_each(stores: tuple[Store, Store]) -> None:
     async with two_engines(stores) as engines:
         consumers = [asyncio.create_task(engines[n % 2].reserve([QUEUE], wait_ms=WAIT_MS)) for n in range(100)]
@@ -199,31 +185,3 @@ async def test_a_cancelled_consumer_keeps_no_lease(stores: tuple[Store, Store]) 
     assert (found.leased, found.ready) == (held, 60 - held)
     page = await stores[0].list_jobs(QUEUE, State.READY, limit=100)
     assert {one.used for one in page.jobs} <= {0}
-
-
-async def test_a_consumer_sits_out_an_outage(stores: tuple[Store, Store]) -> None:
-    store = FaultyStore(stores[0])
-    async with Engine(store) as engine, Engine(stores[1]) as another:
-        consumer = await parked(engine)
-        store.down()
-        await push(another, "a")
-        with pytest.raises(StoreUnavailable):
-            await engine.reserve([QUEUE])
-        store.heal()
-        assert ids(await consumer) == ["a"]
-
-
-async def test_an_engine_that_stops_gives_back_undelivered_jobs(stores: tuple[Store, Store]) -> None:
-    store = FaultyStore(stores[0])
-    gate = asyncio.Event()
-    async with Engine(store) as engine:
-        consumer = await parked(engine)
-        before = store.count("reserve")
-        store.slow("reserve", answer=gate)
-        await push(engine, "a")
-        await until(lambda: store.count("reserve") > before)
-        asyncio.get_running_loop().call_soon(gate.set)
-    answer = (await asyncio.gather(consumer, return_exceptions=True))[0]
-    assert isinstance(answer, StoreUnavailable)
-    found = await counts(stores[0])
-    assert (found.ready, found.leased) == (1, 0)

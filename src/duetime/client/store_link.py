@@ -134,11 +134,6 @@ ADMIN_PORT = 7778
 UNKNOWN_PATH = "api not found"
 """What the API of a server answers to a path of the admin API."""
 
-if TYPE_CHECKING:
-    import httpx
-
-Answer = TypeVar("Answer")
-
 
 class AdminCall(Struct, Generic[Answer], frozen=True):
     """`sent` has what httpx sends with the request: params, json or data."""

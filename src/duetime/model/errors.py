@@ -45,9 +45,12 @@ stores or protocols.
 import sys
 from collections.abc import Iterator
 from copy import copy
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
+
+if TYPE_CHECKING:
+    from duetime.model.job import Lease
 
 
 class DuetimeError(Exception):
@@ -215,8 +218,8 @@ class LeaseLost(Conflict):
     code = "lease_lost"
 
     @classmethod
-    def of(cls, job_id: str, attempt: int) -> Self:
-        return cls(f"the lease on {job_id!r} (attempt {attempt}) is no longer held", id=job_id)
+    def of(cls, lease: "Lease") -> Self:
+        return cls(f"the lease on {lease.id!r} (attempt {lease.attempt}) is no longer held", id=lease.id)
 
 
 class JobRunning(Conflict):

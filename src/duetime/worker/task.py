@@ -75,12 +75,9 @@ class TaskOptions:
         check_tries(self.tries)
         if self.max_exceptions is not None:
             check_whole("max_exceptions", self.max_exceptions, 0, MAX_TRIES)
-        self._check_types(self.fail_on_timeout, self.middleware)
-
-    def _check_types(self, fail_on_timeout: object, middleware: object) -> None:
-        """Wrong types from untyped code would otherwise fail in a worker."""
-        if not isinstance(fail_on_timeout, bool):
-            raise InvalidRequest(f"fail_on_timeout must be True or False, got {fail_on_timeout!r}")
+        if not isinstance(self.fail_on_timeout, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequest(f"fail_on_timeout must be True or False, got {self.fail_on_timeout!r}")
+        middleware: object = self.middleware
         if not isinstance(middleware, Sequence) or not all(map(callable, cast("Sequence[object]", middleware))):
             raise InvalidRequest(f"middleware must be a list of functions or other callables, got {middleware!r}")
 

@@ -493,7 +493,7 @@ def finish(stored: MemoryQueue, one: Finish, now: int) -> Finished | DuetimeErro
     if job is None or job.expired(now):
         return None
     if not holds(job, lease):
-        return LeaseLost.of(lease.id, lease.attempt)
+        return LeaseLost.of(lease)
     rules = msgspec.structs.replace(stored.rules, max_jobs=0, offline=False)
     joined = _joined(stored, one, now)
     jobs = following_jobs(one, joined)

@@ -77,7 +77,7 @@ class MemoryStore:
         stored = self._stored(lease.queue)
         job = stored.jobs.get(lease.id)
         if job is None or not moves.holds(job, lease):
-            raise LeaseLost.of(lease.id, lease.attempt)
+            raise LeaseLost.of(lease)
         return stored, job
 
     def _announce(self, queue: Queue, stored: MemoryQueue, before: int | None) -> None:

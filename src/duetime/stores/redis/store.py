@@ -304,7 +304,7 @@ class RedisStore:
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
         lease_end = await self._on_lease("extend", lease, ttr_ms, again=True)
         if lease_end is None:
-            raise _lease_lost(lease)
+            raise LeaseLost.of(lease)
         return lease_end
 
     async def _on_lease(self, verb: str, lease: Lease, *arguments: Argument, again: bool = False) -> Any:
@@ -597,12 +597,12 @@ def _with_info(delivery: Delivery, info: bytes | None) -> Delivery:
 def _read_ack(lease: Lease, letter: int) -> Moved | LeaseLost | None:
     if letter == ord("a"):
         return lease.acked()
-    return _lease_lost(lease) if letter == ord("l") else None
+    return LeaseLost.of(lease) if letter == ord("l") else None
 
 
 def _held(lease: Lease, moved: bytes | None) -> Moved:
     if moved is None:
-        raise _lease_lost(lease)
+        raise LeaseLost.of(lease)
     return read_moved(lease.id, moved)
 
 
@@ -622,10 +622,6 @@ def _read_rescheduled(job_id: str, answer: bytes | None) -> Moved | DuetimeError
             return ExpiresBeforeDue.of(job_id)
         case _:
             return read_moved(job_id, answer)
-
-
-def _lease_lost(lease: Lease) -> LeaseLost:
-    return LeaseLost.of(lease.id, lease.attempt)
 
 
 def _arguments(one: Finish) -> Iterator[Argument]:
@@ -654,7 +650,7 @@ def _read_finished(one: Finish, answer: Any, now: int) -> Finished | DuetimeErro
     if text == "g":
         return None
     if text == "l":
-        return _lease_lost(lease)
+        return LeaseLost.of(lease)
     return read_refusal(one.may_follow, None, text)
 
 

@@ -95,16 +95,12 @@ def check_newer(database: str, unknown: Mapping[int, str]) -> None:
 
 
 def load_schema(dialect: str) -> str:
-    return load_script(dialect, "schema")
+    return (_folder(dialect) / "schema.sql").read_text(encoding="utf-8")
 
 
 def tables_of_schema(dialect: str) -> list[str]:
     """The names of a dialect's tables and sequences, without the store's prefix."""
     return re.findall(r"CREATE (?:TABLE|SEQUENCE) dt\.(\w+)", load_schema(dialect))
-
-
-def load_script(dialect: str, name: str) -> str:
-    return (_folder(dialect) / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def named_tables(script: str, before: str, after: str, before_index: str) -> str:

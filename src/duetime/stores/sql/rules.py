@@ -49,10 +49,6 @@ from duetime.stores.sql.rows import (
 )
 
 
-def lease_lost(lease: Lease) -> LeaseLost:
-    return LeaseLost.of(lease.id, lease.attempt)
-
-
 def holds(job: JobRow | None, lease: Lease) -> bool:
     """The fence: whether this lease still holds the job."""
     return job is not None and job.place == LEASED and job.born == lease.born and job.attempt == lease.attempt
@@ -134,7 +130,7 @@ def ack(queue_row: QueueRow, job: JobRow | None, lease: Lease, now: int) -> Move
     if job is None or job.place == GONE or job.expired(now):
         return None
     if not holds(job, lease):
-        return lease_lost(lease)
+        return LeaseLost.of(lease)
     end(queue_row, job)
     queue_row.count("acked")
     return Moved(Event.ACKED, job.id, job.born, job.attempt)

@@ -187,7 +187,7 @@ def _move_lease(step: Step, lease: Lease, decide: Callable[[QueueRow, JobRow], T
     with changing(step, lease.queue) as queue_row:
         job = find_jobs(step, lease.queue, queue_row, [lease.id]).get(lease.id)
         if job is None or not rules.holds(job, lease):
-            raise rules.lease_lost(lease)
+            raise LeaseLost.of(lease)
         head = earliest(step, queue_row)
         answer = decide(queue_row, job)
         _write_moved(step, lease.queue, queue_row, [job], head)
