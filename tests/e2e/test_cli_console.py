@@ -118,7 +118,7 @@ def test_its_actions_are_journaled_where_the_pool_journals(
 @pytest.mark.parametrize(
     ("url", "code", "message"),
     [
-        ("http://127.0.0.1:7777", 2, "`duetime console` needs the URL of a store, got http://127.0.0.1:7777"),
+        ("http://127.0.0.1:7777", 2, "`duetime console` must have the URL of a store, got http://127.0.0.1:7777"),
         ("memory:", 2, "`duetime console` cannot show memory:"),
         ("sqlite:missing.db", 2, "sqlite:missing.db has no tables of this version of Duetime"),
         ("oracle:x", 2, "store URL must start with one of"),

@@ -102,7 +102,7 @@ def _check_exists(url: str) -> None:
     """Opening a store creates its file and tables, which a console must not do."""
     check_is_store(
         url,
-        f"`duetime console` needs the URL of a store, got {mask(url)}: a server has its own console at its admin "
+        f"`duetime console` must have the URL of a store, got {mask(url)}: a server has its own console at its admin "
         "address, such as http://127.0.0.1:7778/console/",
     )
     if url.startswith("memory:"):

@@ -114,7 +114,7 @@ def retry(queue: QueueArgument, options: RetryOptions, target: Target) -> None:
         duetime failed retry mail --matching TimeoutError --after 2030-01-31T09:00:00Z
     """
     if sum((bool(options.ids), options.every, bool(options.limit), options.is_filtered)) != 1:
-        raise InvalidRequest("retry needs ids, --limit N, --all, or a filter (--matching, --after, --before)")
+        raise InvalidRequest("retry must have ids, --limit N, --all, or a filter (--matching, --after, --before)")
     answer = target.answer
     ids = [check_id(job_id) for job_id in options.ids] if options.ids else None
     back: set[str] = set()
@@ -162,7 +162,7 @@ def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None
         duetime failed delete mail --all --yes
     """
     if bool(options.ids) == options.every:
-        raise InvalidRequest("delete needs ids or --all")
+        raise InvalidRequest("delete must have ids or --all")
     answer = target.answer
     with target.connect() as client:
         queue_client = client.queue(queue)

@@ -114,7 +114,7 @@ def push(
     if name is None:
         raise typer.BadParameter("name a queue, or give --file", param_hint="QUEUE")
     if body is None:
-        raise InvalidRequest("push needs a BODY, - to read it from standard input, or --file")
+        raise InvalidRequest("push must have a BODY, - to read it from standard input, or --file")
     with target.connect() as client:
         _push_one(client, name, read_body(body), options.fields(when), options.if_exists, target)
 

@@ -136,7 +136,7 @@ def resume(target: Target, queues: QueuesArgument = None, every: AllOption = Fal
 
 def _configure(queues: Sequence[str] | None, every: bool, target: Target, *, paused: bool) -> None:
     if bool(queues) == every:
-        raise InvalidRequest("pause and resume need names of queues or --all")
+        raise InvalidRequest("pause and resume must have names of queues or --all")
     answer = target.answer
     with target.connect() as client:
         for name in queues or sorted(status.queue.name for status in client.queues()):

@@ -143,7 +143,7 @@ def set_limit(limited: TokenArgument, options: LimitOptions, target: Target) -> 
     """
     interval_ms = duration_ms(options.every)
     if not (options.read or options.write):
-        raise InvalidRequest("limit needs --read N, --write N or both")
+        raise InvalidRequest("limit must have --read N, --write N or both")
     if interval_ms < 1000 or interval_ms % 1000:
         raise InvalidRequest(f"--every must be a whole number of seconds, got {options.every!r}")
     where = NamespaceTokens(target, options.pool)

@@ -172,7 +172,7 @@ def edit(
     """
     fields = options.fields() | ({"callback": callback} if callback is not None else {})
     if not fields:
-        raise InvalidRequest("topic edit needs at least one field to change")
+        raise InvalidRequest("topic edit must have at least one field to change")
     with target.connect() as client:
         _show(Topics(client).edit(topic, **fields), target, "changed")
 

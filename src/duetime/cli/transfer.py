@@ -207,7 +207,7 @@ def restore(
         )
         return
     if not target.is_chosen:
-        raise InvalidRequest("restore needs the URL of a store: give it with --url or DUETIME_URL")
+        raise InvalidRequest("restore must have the URL of a store: give it with --url or DUETIME_URL")
     with show_progress("restore", total=found.jobs, as_json=target.json, unit="jobs") as progress:
         on_store(target.address, lambda store: restore_backup(store, file, found, progress.advance_to))
     answer.show(
@@ -230,7 +230,7 @@ def migrate(
         duetime migrate --url postgresql://db/app
         duetime migrate --sql --url postgresql://db/app | psql --single-transaction app
     """
-    check_is_store(target.address, "migrate needs the URL of a store, got the URL of a server")
+    check_is_store(target.address, "migrate must have the URL of a store, got the URL of a server")
     answer = target.answer
     pending = pending_migrations(target.address)
     if sql:

@@ -77,7 +77,7 @@ def push_in(
     server on PostgreSQL; without it they find the jobs within a second. Raises the same errors as a push.
     """
     if _is_async(connection):
-        raise InvalidRequest("push_in needs a blocking connection; use await push_in_async(...)")
+        raise InvalidRequest("connection of push_in must be a blocking one; for this one use await push_in_async(...)")
     return _push(connection, _request(queue, jobs, options))
 
 
@@ -86,7 +86,7 @@ async def push_in_async(
 ) -> list[str]:
     """Like `push_in`, for an async connection of psycopg, or an AsyncConnection or AsyncSession of SQLAlchemy."""
     if not _is_async(connection):
-        raise InvalidRequest("push_in_async needs an async connection; use push_in(...)")
+        raise InvalidRequest("connection of push_in_async must be an async one; for this one use push_in(...)")
     request = _request(queue, jobs, options)
     if hasattr(connection, "run_sync"):
         return await connection.run_sync(_push, request)
@@ -118,7 +118,7 @@ def _request(queue: str, jobs: Iterable[Body | NewJob], options: PushInOptions) 
         if job.ttl_ms and job.due(now) > now + job.ttl_ms:
             raise ExpiresBeforeDue.of(job.id)
         if job.born or job.attempt:
-            raise InvalidRequest(f"{job.id!r} comes with a born or an attempt, which a store gives")
+            raise InvalidRequest(f"job {job.id!r} cannot have a born or an attempt: the store gives them")
     return PushInRequest(name, made, if_exists, wake, place)
 
 

@@ -127,7 +127,7 @@ class DiskReserve:
         if free - missing >= kept and (not missing or self._grow(wanted)):
             return None
         return StoreFull(
-            f"{free} bytes are free on the disk of the SQLite file; pushes end at {self._reserve}",
+            f"disk of the SQLite file must have {self._reserve} bytes free for a push, got {free}",
             free=free,
             reserve=self._reserve,
         )
