@@ -77,7 +77,7 @@ class TaskOptions:
             check_whole("max_exceptions", self.max_exceptions, 0, MAX_TRIES)
         if not isinstance(self.fail_on_timeout, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidRequest(f"fail_on_timeout must be True or False, got {self.fail_on_timeout!r}")
-        middleware: object = self.middleware
+        middleware = cast("object", self.middleware)
         if not isinstance(middleware, Sequence) or not all(map(callable, cast("Sequence[object]", middleware))):
             raise InvalidRequest(f"middleware must be a list of functions or other callables, got {middleware!r}")
 
