@@ -424,13 +424,13 @@ class JournalNodeOut(Struct, omit_defaults=True):
 
 
 class JournalNodesOut(Struct):
-    """`pool` is the name of the pool in the journal, empty from servers of earlier releases. `since` is the time by
-    the store's clock from which the pool is journaled, 0 if it is not.
+    """`pool` is the name of the pool in the journal. `since` is the time by the store's clock from which the pool is
+    journaled, 0 if it is not.
     """
 
     nodes: list[JournalNodeOut]
-    pool: str = ""
-    since: int = 0
+    pool: str
+    since: int
 
 
 class HistogramOut(Struct):
