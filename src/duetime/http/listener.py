@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp
 
+from duetime.duties import Rounds, run_duty
 from duetime.http.balance import ConnectionBalance
 from duetime.http.connection import Connection
 from duetime.http.service import Budget, HttpLimits, Service
-from duetime.model.clock import to_tick
 
 log = logging.getLogger("duetime.http")
 
@@ -138,7 +138,9 @@ class Listener:
         self._service.publish_count()
         for acceptor in self._acceptors:
             acceptor.start()
-        self._watch = asyncio.create_task(self._watch_time())
+        limits = Rounds("limits of connections", self._check_limits)
+        first_after_s = self._service.tick_s
+        self._watch = asyncio.create_task(run_duty(limits, first_after_s=first_after_s, survives_bugs=True))
 
     async def stop(self, grace_s: float) -> None:
         """Drain for at most `grace_s` seconds."""
@@ -169,10 +171,9 @@ class Listener:
         for client in list(self._service.connections):
             client.close_if_idle()
 
-    async def _watch_time(self) -> None:
+    async def _check_limits(self) -> float:
         service = self._service
-        while True:
-            await asyncio.sleep(to_tick(service.tick_s, asyncio.get_running_loop()))
-            service.move_clock()
-            for client in list(service.connections):
-                client.watch(service.now)
+        service.move_clock()
+        for client in list(service.connections):
+            client.watch(service.now)
+        return service.tick_s

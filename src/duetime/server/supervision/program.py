@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from duetime.duties import Rounds, run_duty
 from duetime.http.balance import MOST_WORKERS
-from duetime.model.clock import to_tick
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import Settings
 
@@ -123,19 +123,20 @@ class SettingsFile:
 
     def __init__(self, version: Callable[[], object], reload: asyncio.Event) -> None:
         self._version, self._reload = version, reload
-        self._read = version()
+        self._read = self._seen = version()
 
     def mark_read(self) -> None:
         """Call this before the settings are read."""
         self._read = self._version()
 
     async def follow(self) -> None:
-        seen = self._read
-        while True:
-            await asyncio.sleep(to_tick(CHECK_FILE_S, asyncio.get_running_loop()))
-            last, seen = seen, self._version()
-            if last == seen != self._read:
-                self._reload.set()
+        await run_duty(Rounds("settings file", self._check), first_after_s=CHECK_FILE_S)
+
+    async def _check(self) -> float:
+        last, self._seen = self._seen, self._version()
+        if last == self._seen != self._read:
+            self._reload.set()
+        return CHECK_FILE_S
 
 
 def obey_as_worker(orders: Orders, reopen_logs: Callable[[], None]) -> None:
@@ -177,9 +178,12 @@ class Notifier:
 
     async def keep_alive(self) -> None:
         """Pings the watchdog twice in each period while the event loop runs."""
-        while self.watchdog_s:
-            self._send("WATCHDOG=1", timeout_s=0.0)
-            await asyncio.sleep(self.watchdog_s / 2)
+        if self.watchdog_s:
+            await run_duty(Rounds("pings to systemd", self._ping))
+
+    async def _ping(self) -> float:
+        self._send("WATCHDOG=1", timeout_s=0.0)
+        return self.watchdog_s / 2
 
     def _send(self, state: str, timeout_s: float = SEND_TIMEOUT_S) -> None:
         if not self._address:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from duetime.model.backoff import Outage
+from duetime.duties import Rounds, run_duty
 from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError, JobExists, StoreUnavailable
 from duetime.model.job import STEP_JOBS, IfExists, Job, Moved, NewJob, State
@@ -140,7 +140,9 @@ class Promoter:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        duty = Rounds(f"promotions of {self._tiers.name}", self._run_in_turn)
+        # A bug must not end promotions: without them the jobs of cold are never delivered.
+        self._task = asyncio.create_task(run_duty(duty, survives_bugs=True))
 
     async def stop(self) -> None:
         if self._task:
@@ -185,28 +187,12 @@ class Promoter:
                 promoted += answer
         return promoted
 
-    async def _run(self) -> None:
-        outage = Outage()
-        while True:
-            try:
-                turn = await self._tiers.hot.registry.increment(f"tier/{self._tiers.name}", life_ms=LEAD_MS)
-                if turn.value == 1 and self._tiers.cold.is_up:
-                    await self._lead()
-                else:
-                    await asyncio.sleep(turn.left_ms / 1000)
-            except DuetimeError as error:
-                if outage.failed():
-                    log.warning("tier_promoter_fails", extra={"pool": self._tiers.name, "error": error.message})
-                await asyncio.sleep(outage.pause_s)
-            except Exception:  # a bug must not end promotions: without them the jobs of cold are never delivered
-                log.exception("tier_promoter_broke", extra={"pool": self._tiers.name})
-                outage.failed()
-                await asyncio.sleep(outage.pause_s)
-            else:
-                outage.worked()
-
-    async def _lead(self) -> None:
+    async def _run_in_turn(self) -> float:
+        turn = await self._tiers.hot.registry.increment(f"tier/{self._tiers.name}", life_ms=LEAD_MS)
+        if turn.value != 1 or not self._tiers.cold.is_up:
+            return turn.left_ms / 1000
         until = asyncio.get_running_loop().time() + LEAD_MS / 1000
         while asyncio.get_running_loop().time() < until:
             if not await self.run_once():
                 await asyncio.sleep(IDLE_S)
+        return 0.0
