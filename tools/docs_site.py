@@ -35,6 +35,8 @@ BESIDE = {
 }
 ICON = Path("src/duetime/console/static/icon.svg")
 SHORT_CELL = 32
+LAST_IN_SEARCH = "---\nsearch: { boost: 0.01 }\n---\n\n"
+"""For decisions: who searches for a word wants to use it, not to know why it was chosen."""
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)")
 
 
@@ -69,6 +71,8 @@ def stage(folder: Path) -> None:
         (folder / source.relative_to(ROOT / "docs")).write_text(_with_links(source, source.read_text()))
     decisions = sorted((folder / "decisions").glob("*.md"))
     lines = [f"- [{_title(one)}]({one.name})" for one in decisions]
+    for page in decisions:
+        page.write_text(LAST_IN_SEARCH + page.read_text())
     (folder / "decisions" / "index.md").write_text("# Decisions\n\n" + "\n".join(lines) + "\n")
 
 
