@@ -1,5 +1,6 @@
 """Filters of the jobs list that somebody saved under a name, for everybody who sees the namespace."""
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -9,6 +10,9 @@ from starlette.responses import Response
 from duetime.console.visit import Visit, queue_link
 from duetime.model.errors import InvalidRequest
 from duetime.model.names import Queue
+from duetime.stores.registry import Record
+
+log = logging.getLogger("duetime.console")
 
 KIND = "console-view"
 FIELDS = ("state", "text", "since", "until", "attribute")
@@ -36,13 +40,20 @@ class SavedView(Struct, frozen=True):
 
 def saved_views(visit: Visit, pool: str = "", queue: Queue | None = None) -> Sequence[SavedView]:
     """The views that the visitor sees, by name; of one queue, or of all."""
-    records = visit.parts.registry_copy.list_records(KIND)
-    found = [msgspec.json.decode(record.value, type=SavedView) for record in records]
-    seen = (one for one in found if visit.sees(one.pool, one.namespace))
+    found = map(_read, visit.parts.registry_copy.list_records(KIND))
+    seen = [one for one in found if one is not None and visit.sees(one.pool, one.namespace)]
     return sorted(
         (one for one in seen if queue is None or (one.pool, one.namespace, one.queue) == (pool, *queue)),
         key=lambda one: (one.name, one.key),
     )
+
+
+def _read(record: Record) -> SavedView | None:
+    try:
+        return msgspec.json.decode(record.value, type=SavedView)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        log.warning("view_unreadable", extra={"view": record.key})
+        return None
 
 
 def _view(visit: Visit) -> SavedView:
