@@ -12,6 +12,7 @@ import pytest
 import duetime
 from duetime.console.live import LiveFigures
 from duetime.console.pages.overview import cut_peaks
+from duetime.console.pages.queues import much_different
 from duetime.console.queue_history import KIND as QUEUES_KIND
 from duetime.console.queue_history import TASKS_KIND, coarser
 from duetime.console.rate_history import KIND, MeterGain, RateHistory, rate_points
@@ -109,6 +110,8 @@ async def test_what_a_queue_did_outlives_the_server(tmp_path: Path) -> None:
         await until(is_kept, deadline_s=120)
         assert live.meters.queues.points(LABELS, "hour")[-1].backlog == 5
         assert live.meters.queues.points((*LABELS[:2], "idle"), "hour") == []
+        assert live.meters.queues.backlog_before(LABELS) in (0, 5, 7)
+        assert live.meters.queues.backlog_before((*LABELS[:2], "idle")) == 0
 
     async with figures(url, server="b") as (_, live, _):
         for span in ("hour", "day", "week"):
@@ -168,3 +171,12 @@ async def test_the_history_of_a_queue_is_drawn_and_its_highest_peaks_are_cut_off
     await until(lambda: page().count("data-chart=") == 4, every_s=0.1)
     assert cut_peaks([[1.0] * 100, [2.0] * 10, [1_000.0]]) == {"top": 4.0, "peak": 1_000.0}
     assert cut_peaks([[1.0] * 100, [4.0]]) == cut_peaks([[1.0, 900.0]]) == cut_peaks([]) == {"top": 0, "peak": 0}
+
+
+def test_a_backlog_that_grows_or_shrinks_is_told_from_one_that_wavers() -> None:
+    assert [much_different(before, 100) for before in (None, 0, 79, 81, 100, 119, 126)] == [
+        *(None, 0, 79),
+        *(None, None, None),
+        126,
+    ]
+    assert [much_different(before, 0) for before in (0, 5, 6)] == [None, None, 6]

@@ -61,6 +61,10 @@ class QueueHistory:
         """What was finished in each minute of memory."""
         return [minute.gain(labels).counts.get("finished", 0) for minute in self._minutes]
 
+    def backlog_before(self, labels: Labels) -> int | None:
+        """How many jobs were due in the first minute of memory, at most an hour ago; None if there is none yet."""
+        return self._minutes[0].gain(labels).backlog if self._minutes else None
+
     def points(self, labels: Labels, span: str) -> list[RatePoint]:
         """The points of a queue: what this process knows, before that and of other servers what was kept. No points if
         nothing happened and nothing waited.

@@ -29,6 +29,7 @@ from duetime.stores.base import RulesChange
 from duetime.wire.messages import MAX_CAP
 
 PER_PAGE = 50
+FEW = 5
 BATCH = ".batch-"
 """What the name of a batch's queue has between that of its queue and its id."""
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -51,7 +52,9 @@ SORTS: Mapping[str, Callable[[LiveQueue], Any]] = {
 
 
 class QueueRow(NamedTuple):
-    """`late_ms` also counts for a paused queue; `spark` is what was finished per second, by sample."""
+    """`late_ms` also counts for a paused queue; `spark` is what was finished per second, by sample; `before` is how
+    many jobs were due up to an hour ago, if that is much more or less than now.
+    """
 
     line: LiveQueue
     paused: bool
@@ -61,6 +64,7 @@ class QueueRow(NamedTuple):
     late_ms: int
     kind: str
     spark: Sequence[float]
+    before: int | None
 
 
 async def list_queues(visit: Visit) -> Response:
@@ -121,9 +125,17 @@ async def _rows(visit: Visit, shown: Sequence[LiveQueue]) -> list[QueueRow]:
                 line.late_ms or overdue.get((line.pool, line.queue), 0),
                 kind_of(line.queue, is_topic=TopicAddress(line.pool, line.queue) in topics),
                 spark if any(spark) else (),
+                much_different(live.meters.queues.backlog_before((line.pool, *line.queue)), line.counts.ready),
             )
         )
     return rows
+
+
+def much_different(before: int | None, now: int) -> int | None:
+    """`before` if it differs from now by a fifth and by more than a few; else None."""
+    if before is None or abs(now - before) <= max(FEW, max(now, before) // 5):
+        return None
+    return before
 
 
 def kind_of(queue: Queue, *, is_topic: bool) -> str:
