@@ -1,5 +1,6 @@
 """What the SDK says to a mistake: the same, by the same class of error, on a store and through a server."""
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -61,6 +62,16 @@ def client(request: pytest.FixtureRequest) -> Iterator[duetime.Client]:
         (lambda queue: queue.push({"a": math.nan}), InvalidRequest, "JSON"),
         (lambda queue: queue.push({"a": math.inf}), InvalidRequest, "JSON"),
         (lambda queue: queue.push({"a": object()}), InvalidRequest, "JSON"),
+        (
+            lambda queue: queue.push(functools.reduce(lambda inner, _: [inner], range(100_000), 0)),
+            InvalidRequest,
+            "JSON",
+        ),
+        (lambda queue: queue.push("x", delay=timedelta.max), InvalidTime, "at most 136 years"),
+        (lambda queue: queue.bulk([NewJob("a", b"", attributes={"a": 1})]), InvalidRequest, "attribute"),  # type: ignore[dict-item]
+        (lambda queue: queue.bulk([NewJob("a", b"", attributes=5)]), InvalidRequest, "attributes must be"),  # type: ignore[arg-type]
+        (lambda queue: queue.bulk([NewJob("a", b"", born="x")]), InvalidRequest, "born"),  # type: ignore[arg-type]
+        (lambda queue: queue.due_histogram([5, 3]), InvalidRequest, "edges must rise"),
         (lambda queue: queue.push("\ud800"), InvalidRequest, "UTF-8"),
         (lambda queue: queue.push({"a": "\ud800"}), InvalidRequest, "JSON"),
         (lambda queue: queue.push("x", attributes={"a": "\ud800"}), InvalidRequest, "UTF-8"),

@@ -165,6 +165,8 @@ def test_a_delayed_value_with_a_ttl_is_gone_after_it(client: duetime.Client) -> 
         (lambda c: D.ReliableQueue(c, "bad").add_listener("gone", print), InvalidRequest, "event must be one of"),
         (lambda c: D.ReliableQueue(c, "bad").get([]), InvalidId, "must be text"),
         (lambda c: D.ReliableQueue(c, "bad").acknowledge(None), InvalidRequest, "leased job must be"),
+        (lambda c: D.ReliableQueue(c, "bad").failed("x"), InvalidRequest, "message must be a Taken, got 'x'"),
+        (lambda c: D.ReliableQueue(c, "bad").rejected(None), InvalidRequest, "message must be a Taken, got None"),
         (
             lambda c: D.ReliableQueue(c, "bad", QueueSettings(processing_mode="serial")),  # type: ignore[arg-type]
             InvalidRequest,
@@ -190,6 +192,14 @@ def test_a_mistake_is_refused_and_adds_nothing(
         misuse(client)
     assert type(caught.value) is kind
     assert client.queue("bad").counts().total == 0
+
+
+def test_no_value_is_lost_if_it_cannot_be_put_anywhere(client: duetime.Client) -> None:
+    queue = BlockingQueue(client, "kept")
+    queue.offer("kept")
+    with pytest.raises(InvalidRequest, match="target must be a MutableSequence, got 5"):
+        queue.drain_to(5)  # type: ignore[arg-type]
+    assert list(queue) == ["kept"]
 
 
 def test_a_value_that_cannot_be_decoded_does_not_stop_drain_to_forever(client: duetime.Client) -> None:

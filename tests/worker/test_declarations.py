@@ -107,6 +107,15 @@ def test_only_a_function_that_runs_when_called_is_a_task(function: Any) -> None:
     assert app.tasks == {}
 
 
+def test_a_task_is_not_made_into_another_task() -> None:
+    app = duetime.App("memory:")
+    recurring = app.every("1h")(job)
+    with pytest.raises(InvalidRequest, match=r"put @app\.task below other decorators of the App, got <task "):
+        app.task(tries=3)(recurring)
+    with pytest.raises(InvalidRequest, match="hook of failed must be a function"):
+        recurring.failed(5)  # type: ignore[arg-type]
+
+
 def test_the_error_names_the_option_the_rule_and_what_was_given() -> None:
     app = duetime.App("memory:")
     for given in (lambda: app.task(tries=2.5)(job), lambda: app.task(job).options(tries=2.5)):  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence, 
 from typing import Any, NoReturn
 
 from duetime.client.async_client import AsyncClient, AsyncLeasedJob, AsyncQueueClient
-from duetime.client.checks import items
+from duetime.client.checks import instance, items
 from duetime.client.collection_base import TTR_S, AsyncListeners, AsyncOnly, Codec, JsonCodec, check_codec
 from duetime.model.backoff import Outage
 from duetime.model.clock import Duration, duration_ms
@@ -418,6 +418,7 @@ class AsyncBlockingQueue(AsyncCollection, AsyncListeners):
     async def drain_to(self, target: MutableSequence[Any], limit: int | None = None) -> int:
         """Take values that are due, acknowledge them, and add them to the end of `target`. Returns their number."""
         moved = 0
+        instance("target", target, MutableSequence)  # before values are removed
         if limit is not None:
             check_whole("limit", limit, 0, sys.maxsize)
         while limit is None or moved < limit:

@@ -473,6 +473,8 @@ def totals(queue: Queue) -> Call[QueueTotals]:
 def due_histogram(queue: Queue, edges: Sequence[int]) -> Call[list[int]]:
     # The last edge may be the instant after the last one.
     edges = [check_whole("edge", edge, 0, MAX_INSTANT + 1) for edge in checks.items("edges", edges)]
+    if edges != sorted(edges):
+        raise InvalidRequest(f"edges must rise, got {edges!r:.60}")
 
     async def run(engine: "Engine") -> list[int]:
         return list(await engine.store.due_histogram(queue, edges))

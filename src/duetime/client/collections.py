@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableSequence, Seque
 from time import sleep
 from typing import Any, NoReturn
 
-from duetime.client.checks import items
+from duetime.client.checks import instance, items
 from duetime.client.client import Client, LeasedJob, QueueClient
 from duetime.client.collection_base import TTR_S, BlockingOnly, Codec, JsonCodec, Listeners, check_codec
 from duetime.model.backoff import Outage
@@ -417,6 +417,7 @@ class BlockingQueue(Collection, Listeners):
     def drain_to(self, target: MutableSequence[Any], limit: int | None = None) -> int:
         """Take values that are due, acknowledge them, and add them to the end of `target`. Returns their number."""
         moved = 0
+        instance("target", target, MutableSequence)  # before values are removed
         if limit is not None:
             check_whole("limit", limit, 0, sys.maxsize)
         while limit is None or moved < limit:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 from duetime.client import checks
 from duetime.model.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.model.errors import InvalidRequest
-from duetime.model.job import DEFAULT_TRIES, IfExists, NewJob, Priority, check_tries
+from duetime.model.job import DEFAULT_TRIES, IfExists, NewJob, Priority, check_incarnation, check_tries
 from duetime.model.names import check_id
 
 Body = bytes | str | int | float | bool | None | Mapping[str, Any] | Sequence[Any]
@@ -29,7 +29,7 @@ def encode_json(value: Any, what: str = "the value", *, sort_keys: bool = False)
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=sort_keys, separators=(",", ":"))
         return text.encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{what} cannot be written as JSON: {error}") from None
 
 
@@ -116,8 +116,10 @@ def as_jobs(jobs: Iterable[Body | NewJob], options: JobFields, make_id: Callable
 
 
 def _checked(job: NewJob) -> NewJob:
-    """Returns the job. Raises InvalidId, or InvalidTime for a due time that a server would refuse."""
+    """Returns the job. Raises the errors of a server for what the types of a NewJob do not allow."""
     check_id(job.id)
+    check_incarnation(job.born, job.attempt)
+    checks.attributes(job.attributes)
     if job.due_at is not None:
         instant_ms(job.due_at)
     return job

@@ -303,12 +303,14 @@ class ReliableQueue(Collection):
 
     def failed(self, *messages: Taken, delay: Duration = 0, error: str = "") -> None:
         """Deliver messages again after the delay. One that has reached its delivery limit becomes a dead letter."""
+        _check_taken(messages)
         for message in messages:
             message.release(delay, error=error)
         self._note("failed", QueueEvent.FAILED, [message.id for message in messages])
 
     def rejected(self, *messages: Taken, error: str = "") -> None:
         """Move messages to the dead letters."""
+        _check_taken(messages)
         for message in messages:
             message.kill(error=error)
         self._note("rejected", QueueEvent.REJECTED, [message.id for message in messages])
@@ -456,6 +458,11 @@ class ReliableFanout:
             if added is not None:
                 taken[name] = added
         return taken
+
+
+def _check_taken(messages: Sequence[Taken]) -> None:
+    for message in messages:
+        checks.instance("message", message, Taken)
 
 
 def _priority(number: int | None) -> Priority:

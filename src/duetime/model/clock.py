@@ -94,7 +94,8 @@ def duration_ms(value: Duration) -> int:
                 raise InvalidTime(f"duration must be finite, got {value!r}")
             ms = _ceil(value * 1000)
         case timedelta():
-            ms = -(-value // timedelta(milliseconds=1)) if value >= timedelta(0) else -1
+            whole, rest = divmod(value, timedelta(milliseconds=1))
+            ms = whole + bool(rest) if value >= timedelta(0) else -1
         case str():
             ms = _parse_duration(_check_length(value, "duration"))
         case _:

@@ -396,10 +396,9 @@ def _is_whole(value: Any, most: int) -> bool:
 
 
 def check_incarnation(born: int, attempt: int) -> None:
-    if not 0 <= born <= MAX_INSTANT or not 0 <= attempt <= MAX_ATTEMPT:
-        raise InvalidRequest(
-            f"born must be at most {MAX_INSTANT} and attempt at most {MAX_ATTEMPT}, got {born} and {attempt}"
-        )
+    if not _is_whole(born, MAX_INSTANT) or not _is_whole(attempt, MAX_ATTEMPT):
+        most = f"born must be a whole number of at most {MAX_INSTANT} and attempt one of at most {MAX_ATTEMPT}"
+        raise InvalidRequest(f"{most}, got {born!r} and {attempt!r}")
 
 
 def check_text(*texts: str) -> None:

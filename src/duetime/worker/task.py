@@ -272,6 +272,7 @@ class Task(Generic[P, R]):
 
     def failed(self, hook: FailedHook) -> FailedHook:
         """Decorator of a function that the worker calls, in a thread, when a job of this task has failed for good."""
+        checks.check_callable("hook of failed", hook)
         self.failed_hook = hook
         return hook
 
@@ -381,6 +382,10 @@ def _split(call: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def check_function(function: object) -> None:
     """Calling a class or a generator function runs nothing of it."""
+    if isinstance(function, Task):
+        raise InvalidRequest(
+            f"task must be made once: put @app.task below other decorators of the App, got {function!r}"
+        )
     runs_nothing = inspect.isclass(function) or inspect.isgeneratorfunction(function)
     if not callable(function) or runs_nothing or inspect.isasyncgenfunction(function):
         raise InvalidRequest(f"task must be a function that does its work when it is called, got {function!r}")
