@@ -36,14 +36,15 @@ def summary(rounds: Sequence[Round]) -> str:
     accepted = sum(len(one.history.accepted) for one in rounds)
     delivered = sum(len(one.history.deliveries) for one in rounds)
     bad = sum(len(texts) for one in rounds for texts in one.found.values())
-    stores = len({one.kind for one in rounds})
-    return f"{len(rounds)} rounds on {stores} stores, {accepted:,} accepted, {delivered:,} deliveries: {bad} wrong"
+    stores = ", ".join(dict.fromkeys(one.kind for one in rounds))
+    return f"{len(rounds)} rounds on {stores}; {accepted:,} accepted, {delivered:,} deliveries: {bad} wrong"
 
 
 STYLE = """
 body { font: 14px system-ui, sans-serif; margin: 2rem; color: #222 } table { border-collapse: collapse }
 td, th { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right }
-td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left } .bad { background: #fdd; font-weight: bold }
+td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left; white-space: nowrap }
+th { position: sticky; top: 0; background: #fff } .bad { background: #fdd; font-weight: bold }
 rect.harm { fill: #f6c6c0 } path.pushed { stroke: #2563ab; fill: none } path.got { stroke: #2f9e44; fill: none }
 """
 CHART_W, CHART_H, STEP_MS = 240, 36, 100
