@@ -29,7 +29,7 @@ from tests.plugins.redis_topologies import RedisCluster, SentinelSet
 from tests.plugins.served import COMMAND, ServedProcess, launch_server
 
 DISK = "size=192m"
-RECONCILE_S = 600
+RECONCILE_S = 1800
 CLOCK = """
 import mmap, os, struct, time
 with open(os.environ["CLOCK_FILE"], "r+b") as file:
