@@ -21,7 +21,7 @@ from duetime.consumer.held_leases import Answer, HeldLeases, Spawn
 from duetime.model.errors import NOT_JSON, DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import DAY_MS, Delivery, Event, Moved
 from duetime.stores.base import Finish
-from duetime.wire.job_output import LIFE_MS, output_names
+from duetime.wire.job_output import LIFE_MS, LastLines, output_names
 from duetime.wire.payload import (
     PAUSED_TASKS,
     UNKNOWN_LIFE_MS,
@@ -167,6 +167,7 @@ class HeldJobs:
             run.progress = value
             self._progress[run.number] = run
         elif word == OUTPUT:
+            run.output = run.output or LastLines()
             run.output.add(value)
             run.has_new_output = True
 
@@ -301,9 +302,9 @@ class HeldJobs:
         due = [one for one in runs if one.has_new_output or one.output_at < refresh_at]
         for run in sorted(due, key=lambda one: one.output_at)[:MOST_OUTPUTS]:
             run.has_new_output, run.output_at = False, time.monotonic()
-            lease = run.delivery.lease
+            lease, lines = run.delivery.lease, run.output.read() if run.output else []
             try:
-                for name in output_names(lease.queue, lease.id, int(time.time() * 1000), run.output.read()):
+                for name in output_names(lease.queue, lease.id, int(time.time() * 1000), lines):
                     await self._client.send(count(lease.queue.namespace, name, 1, life_ms=LIFE_MS))
             except StoreUnavailable:
                 run.has_new_output = True

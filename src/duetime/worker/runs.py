@@ -102,7 +102,7 @@ class Run:
     lost: bool = False
     was_announced: bool = False
     progress: int = -1
-    output: LastLines = field(default_factory=LastLines)
+    output: LastLines | None = None
     has_new_output: bool = False
     output_at: float = 0.0
     outcome: Outcome = DONE
