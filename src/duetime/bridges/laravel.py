@@ -101,11 +101,9 @@ class LaravelJob:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self.is_ended:
-            return
-        if error is None:
+        if error is None and not self.is_ended:
             self.delete()
-        else:
+        elif not self.is_ended:
             self.release(self.payload.backoff_s(self.attempts, 0))
 
 
@@ -220,7 +218,8 @@ class LaravelQueues(ForeignQueues, ABC):
         """Returns False, as the next three do, if the reservation was lost; then nothing changed."""
 
     @abstractmethod
-    def release(self, job: ReservedJob, delay_s: float) -> bool: ...
+    def release(self, job: ReservedJob, delay_s: float, uncounted: int = 0) -> bool:
+        """With `uncounted=1` this reservation is no attempt."""
 
     @abstractmethod
     def extend(self, job: ReservedJob) -> bool: ...
@@ -320,22 +319,22 @@ class LaravelRedis(LaravelQueues):
         payload = read_payload(text)
         return ReservedJob(queue, text, payload, payload.reservations, None)
 
-    def _finish(self, job: ReservedJob, part: str, how: str, seconds: float = 0, text: bytes = b"") -> bool:
+    def _finish(self, job: ReservedJob, part: str, how: str, seconds: float = 0, text: bytes | None = None) -> bool:
         keys = self._keys(job.queue, "reserved", part)
-        return self._redis.run("laravel_end", keys, [job.text, how, f"{seconds:.3f}", text]) == 1
+        return self._redis.run("laravel_end", keys, [job.text, how, f"{seconds:.3f}", text or job.text]) == 1
 
     def delete(self, job: ReservedJob) -> bool:
         return self._finish(job, "delayed", "delete")
 
-    def release(self, job: ReservedJob, delay_s: float) -> bool:
-        return self._finish(job, "delayed", "zadd", delay_s)
+    def release(self, job: ReservedJob, delay_s: float, uncounted: int = 0) -> bool:
+        return self._finish(job, "delayed", "zadd", delay_s, next_attempt(job.text, -uncounted))
 
     def extend(self, job: ReservedJob) -> bool:
         return self._finish(job, "reserved", "zadd", self.retry_after_s)
 
     def fail(self, job: ReservedJob, error: str) -> bool:
         """Laravel keeps failed jobs in a table, and Redis has none: the list `queues:NAME:failed` keeps them here."""
-        return self._finish(job, "failed", "push", text=job.text)
+        return self._finish(job, "failed", "push")
 
     def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
         new = self._ids.make()

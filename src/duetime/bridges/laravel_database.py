@@ -168,13 +168,13 @@ class LaravelDatabase(LaravelQueues):
     def delete(self, job: ReservedJob) -> bool:
         return self._if_held(job, lambda run: self._delete_row(run, job))
 
-    def release(self, job: ReservedJob, delay_s: float) -> bool:
+    def release(self, job: ReservedJob, delay_s: float, uncounted: int = 0) -> bool:
         """As Laravel does: the row is deleted and inserted again, with a new id."""
 
         def insert_again(run: Transaction) -> None:
             now = run.now()
             self._delete_row(run, job)
-            self._insert(run, job.queue, job.text, now, math.ceil(now + delay_s), job.attempts)
+            self._insert(run, job.queue, job.text, now, math.ceil(now + delay_s), job.attempts - uncounted)
 
         return self._if_held(job, insert_again)
 

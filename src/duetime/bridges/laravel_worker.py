@@ -1,7 +1,7 @@
 """A worker that runs Laravel's jobs in Python, next to PHP workers on the same queues.
 
-A handler gets the LaravelJob. Jobs without a handler are left to other workers: they are released again without
-counting as a failure. Reservations are renewed by `consumer/` while a handler runs.
+A handler gets the LaravelJob. Jobs without a handler are left to other workers: they are given back without
+counting as an attempt. Reservations are renewed by `consumer/` while a handler runs.
 """
 
 import asyncio
@@ -83,16 +83,23 @@ class ReservedJobs:
         return lease
 
     async def ack(self, leases: Sequence[Lease]) -> list[Moved | DuetimeError | None]:
-        return [await self._end(lease, Event.ACKED, self._queues.delete) for lease in leases]
+        answers: list[Moved | DuetimeError | None] = []
+        for lease in leases:
+            try:
+                answers.append(await self._end(lease, Event.ACKED, self._queues.delete))
+            except LeaseLost as lost:
+                answers.append(lost)
+        return answers
 
     async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
-        return await self._must(lease, Event.RELEASED, lambda job: self._queues.release(job, delay_ms / 1000))
+        return await self._end(lease, Event.RELEASED, lambda job: self._queues.release(job, delay_ms / 1000))
 
     async def give_back(self, lease: Lease, *, delay_ms: int | None = None) -> Moved:
-        return await self.release(lease, delay_ms=delay_ms or 0)
+        wait_s = (delay_ms or 0) / 1000
+        return await self._end(lease, Event.GIVEN_BACK, lambda job: self._queues.release(job, wait_s, uncounted=1))
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
-        return await self._must(lease, Event.DEAD, lambda job: self._queues.fail(job, error))
+        return await self._end(lease, Event.DEAD, lambda job: self._queues.fail(job, error))
 
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
         job = self._jobs.get(lease)
@@ -103,20 +110,14 @@ class ReservedJobs:
     async def finish(self, finishes: Sequence[Finish]) -> list[Finished | DuetimeError | None]:
         raise InvalidSettings("Laravel jobs have no follow-up jobs")
 
-    async def _end(self, lease: Lease, event: Event, end: Callable[[ReservedJob], bool]) -> Moved | DuetimeError:
+    async def _end(self, lease: Lease, event: Event, end: Callable[[ReservedJob], bool]) -> Moved:
         # One that is not known ended in an earlier call for several jobs, of which another one failed.
         job = self._jobs.get(lease)
         was_held = job is None or await asyncio.to_thread(end, job)
         self._jobs.pop(lease, None)
         if not was_held:
-            return LeaseLost(f"reservation of Laravel job {lease.id!r} was lost")
+            raise LeaseLost(f"reservation of Laravel job {lease.id!r} was lost")
         return Moved(event, lease.id, lease.born, lease.attempt)
-
-    async def _must(self, lease: Lease, event: Event, end: Callable[[ReservedJob], bool]) -> Moved:
-        outcome = await self._end(lease, event, end)
-        if isinstance(outcome, DuetimeError):
-            raise outcome
-        return outcome
 
 
 class LaravelWorker:
@@ -218,7 +219,7 @@ class LaravelWorker:
         try:
             if handler is None:
                 log.warning("unknown_laravel_job", extra={"job": reserved.payload.names[0], "queue": reserved.queue})
-                await self._leases.release(lease, delay_ms=UNKNOWN_DELAY_S * 1000)
+                await self._leases.give_back(lease, delay_ms=UNKNOWN_DELAY_S * 1000)
                 return
             # This attempt is counted already. A job whose earlier attempts ended with their workers may have none left.
             if reserved.payload.has_ended(reserved.attempts - 1, self._tries):

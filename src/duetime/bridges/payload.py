@@ -22,7 +22,6 @@ from duetime.model.errors import NOT_JSON, InvalidRequest
 from duetime.model.job import MAX_TRIES
 
 ALPHABET = string.ascii_letters + string.digits
-OBJECT_JOB = "Illuminate\\Queue\\CallQueuedHandler@call"
 TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 VALUE = re.compile(rb"\s*:\s*(\d+)(?=\s*[,}])")
 
@@ -57,13 +56,8 @@ class LaravelPayload(Struct, rename={"name": "job"}):
         A serialized PHP command is known by its class; its data is PHP's text.
         """
         bare = self.name.partition("@")[0]
-        command = self.data.get("commandName") if self.is_object_job else None
+        command = self.data.get("commandName") if hasattr(self.data, "get") else None
         return tuple(name for name in (command, self.name, self.displayName, bare) if isinstance(name, str))
-
-    @property
-    def is_object_job(self) -> bool:
-        """Returns whether the job is a serialized PHP object, which Python can pass on but not run."""
-        return isinstance(self.data, dict) and isinstance(self.data.get("command"), str) and "commandName" in self.data  # pyright: ignore[reportUnknownMemberType]
 
     def has_ended(self, attempts: int, tries: int) -> bool:
         """Returns whether no attempt may begin after so many: `retryUntil` has passed or, without one, `maxTries` (or
@@ -103,14 +97,14 @@ def read_payload(text: bytes) -> LaravelPayload:
         raise InvalidRequest(f"Laravel payload must be a JSON object with a job name: {error}") from None
 
 
-def next_attempt(text: bytes) -> bytes:
-    """The text with the top-level `attempts` raised by one. Raises InvalidRequest if it has no whole `attempts`."""
+def next_attempt(text: bytes, by: int = 1) -> bytes:
+    """The text with the top-level `attempts` raised. Raises InvalidRequest if it has no whole `attempts`."""
     attempts = read_payload(text).attempts
     found = _top_level_attempts(text)
     if found is None or attempts is UNSET or found[2] != attempts:
         raise InvalidRequest("Laravel payload must have a whole number as top-level attempts")
     start, end, number = found
-    return b"%b%d%b" % (text[:start], number + 1, text[end:])
+    return b"%b%d%b" % (text[:start], number + by, text[end:])
 
 
 def _top_level_attempts(text: bytes) -> tuple[int, int, int] | None:

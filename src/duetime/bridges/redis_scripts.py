@@ -17,7 +17,6 @@ except ModuleNotFoundError as missing:
     raise InvalidSettings.lacks("a bridge to Redis", "redis", missing) from None
 
 ANSWER_S = 30
-SCRIPTS = "scripts"
 PAGE = 500
 """Entries that one command reads."""
 
@@ -47,7 +46,7 @@ class ForeignRedis:
     def run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """Run scripts/NAME.lua."""
         if script not in self._scripts:
-            text = resources.files(__package__ or "").joinpath(SCRIPTS, f"{script}.lua").read_text()
+            text = resources.files(__package__ or "").joinpath("scripts", f"{script}.lua").read_text()
             self._scripts[script] = self._redis.register_script(text)
         return self._guard(lambda: self._scripts[script](keys=keys, args=arguments))
 

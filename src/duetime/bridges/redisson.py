@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
 from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes, own_id
@@ -66,12 +67,8 @@ def _decode_json(value: bytes) -> Any:
         raise InvalidRequest(f"value is no JSON, so the Java side uses another codec: {value[:40]!r}") from None
 
 
-def _decode_string(value: bytes) -> str:
-    return value.decode(errors="surrogateescape")
-
-
 CODECS: dict[str, Codec] = {
-    "string": Codec(_encode_string, _decode_string),
+    "string": Codec(_encode_string, partial(str, encoding="utf-8", errors="surrogateescape")),
     "json": Codec(_encode_json, _decode_json),
 }
 
