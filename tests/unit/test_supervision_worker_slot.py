@@ -29,12 +29,12 @@ async def test_a_missing_interpreter_is_logged_and_waited_for(tmp_path: Path, ca
         interpreter.write_text("#!/bin/sh\nexec sleep 600\n")
         interpreter.chmod(0o755)
         await until(lambda: any(slot.pids))
-        hurry = asyncio.Event()
-        hurry.set()
+        abort = asyncio.Event()
+        abort.set()
         child = slot.child
         assert child is not None
         child.kill()
-        await slot.leave(hurry)
+        await slot.leave(abort)
         await kept
 
 
@@ -42,5 +42,5 @@ async def test_new_settings_whose_worker_cannot_be_started_are_refused() -> None
     slot = make_slot(["/nowhere/python"])
     slot.child = before = WorkerProcess(START)
     with pytest.raises(InvalidSettings, match="cannot start a worker"):
-        await slot.replace(START, hurry=asyncio.Event())
+        await slot.replace(START, abort=asyncio.Event())
     assert slot.child is before

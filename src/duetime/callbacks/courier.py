@@ -227,7 +227,7 @@ class Courier:
         self._slots.share(is_shared=len({address.queue.namespace for address in topics}) > 1)
 
     async def _open(self, address: TopicAddress, topic: Topic, tools: LaneTools) -> None:
-        """Run the topic's lane. An edited topic restarts it; its calls go on."""
+        """Run the topic's lane. An edited topic restarts it; its calls continue."""
         lane, _ = self._lanes.get(address, (None, None))
         if lane is None:
             self._run(TopicLane(address, topic, tools))
@@ -242,7 +242,7 @@ class Courier:
         self._lanes[lane.address] = lane, asyncio.create_task(lane.run())
 
     async def _close(self, address: TopicAddress) -> None:
-        """Let a lane reserve no more jobs; its calls go on."""
+        """Let a lane reserve no more jobs; its calls continue."""
         _, task = self._lanes.pop(address)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -27,7 +27,7 @@ COUNT_S = 2.0
 
 
 class TopicTrouble(msgspec.Struct, frozen=True):
-    """What a courier knows of a topic whose calls fail. `topic` is the key of its address, `since` is epoch seconds.
+    """A topic whose calls fail, as a courier sees it. `topic` is the key of its address, `since` is epoch seconds.
 
     `pause_s` is how long no call is made, because the circuit breaker of the topic or of its host is open.
     """

@@ -1,4 +1,4 @@
-"""What limits the calls of a topic: slots, which topics share by their priorities, and circuit breakers.
+"""Limits of the calls of topics: slots, which topics share by their priorities, and circuit breakers.
 
 A topic that wants slots gets those that are free, at least one, or waits. Waiting topics are served by a rotation over
 priorities, 5 : 3 : 2, and within one the namespaces in turn, each first come first served; a priority that nobody waits

@@ -39,7 +39,7 @@ class CallbackAnswer:
 
     @property
     def is_empty(self) -> bool:
-        """True if PHP treats the body as empty."""
+        """Returns whether PHP treats the body as empty."""
         return self.body in (b"", b"0")
 
 

@@ -54,7 +54,7 @@ Alert = Callable[[str, str, str, Sequence[str]], Awaitable[None]]
 
 @dataclass(frozen=True)
 class LaneHost:
-    """What topics whose callbacks go to the same host and port share."""
+    """Limits that all topics with callbacks to one host and port share."""
 
     slots: Slots
     breaker: Breaker
@@ -62,7 +62,7 @@ class LaneHost:
 
 @dataclass(frozen=True)
 class LaneTools:
-    """What all lanes of a process share."""
+    """Objects that all lanes of a process share."""
 
     topics: TopicRegistry
     engine: Callable[[str], Engine]
@@ -293,7 +293,7 @@ class TopicLane(Duty):
         await self._leases.give_back(delivery.lease)
         text = (
             f"topic: {self.address.queue}\nIts receiver answered 410 Gone: it accepts no new jobs, and its jobs wait.\n"
-            f"Go on: duetime topic online {topic.key} --namespace {self.address.queue.namespace}\n"
+            f"To resume: duetime topic online {topic.key} --namespace {self.address.queue.namespace}\n"
         )
         title = f"the topic {topic.name or topic.key} is halted"
         await self._tools.alert(f"halted/{self.address.key}", title, text, topic.alert)

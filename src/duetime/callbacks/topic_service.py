@@ -132,7 +132,7 @@ class TopicService:
         return await self.sample_of(address, await self.topics.get(address), body)
 
     async def sample_of(self, address: TopicAddress, topic: Topic, body: bytes = b"") -> SampleOut:
-        """As `sample`, for a topic that need not be registered."""
+        """Call the callback as `sample` does, for a topic that need not be registered."""
         # Imported late: only the server's extra installs the HTTP client, and the rest of this module works without it.
         from duetime.callbacks.caller import call_sample  # noqa: PLC0415
 
@@ -152,7 +152,7 @@ class TopicService:
         return topic_out(address.queue.namespace, topic, totals, secret=secret)
 
     async def _known_totals(self, pool: str, queues: Sequence[Queue]) -> Sequence[QueueTotals | None]:
-        """None for each queue while the pool does not answer, so that its topics can still be shown and changed."""
+        """Returns None for each queue while the pool does not answer, so that its topics can be shown and edited."""
         try:
             return await self._totals(pool, queues)
         except DuetimeError as error:
@@ -290,7 +290,7 @@ class TopicJobs:
         return NewJob(job_id, kept, delay_ms=delay_ms, due_at=at, tries=0, priority=topic.priority)
 
     async def get(self, address: TopicAddress, job_id: str) -> bytes:
-        """The body as it is stored, also while the topic is offline. Raises JobNotFound."""
+        """The stored body, also while the topic is offline. Raises JobNotFound."""
         with _logged_refusal("get", address, job_id):
             [job] = await self._engine(address.pool).store.get(address.queue, [check_id(job_id)])
             if job is None:

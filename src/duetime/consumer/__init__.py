@@ -1,1 +1,1 @@
-"""What every consumer of leases needs; the worker, the courier and subscriptions use it."""
+"""Leases that a consumer holds. Workers, the courier and subscriptions use this package."""

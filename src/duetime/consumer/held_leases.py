@@ -178,7 +178,7 @@ class HeldLeases(Duty):
             del self._acks[queue]
 
     async def _send(self, some: Sequence[PendingAck]) -> None:
-        """One finish that is refused fails its whole call, so its neighbours are then sent one by one."""
+        """If one finish is refused, the call fails for all of them, so they are then sent one by one."""
         leases, finishes = [one.lease for one in some], [one.finish for one in some if one.finish]
         answers: Sequence[Finished | Answer]
         try:

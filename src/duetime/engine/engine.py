@@ -454,7 +454,7 @@ class Engine:
         return reaped
 
     async def give_back_all(self, deliveries: Sequence[Delivery]) -> None:
-        """Undo deliveries that reached nobody. The lease of a job that cannot be given back expires."""
+        """Undo deliveries that reached no consumer. If a job cannot be given back, its lease expires."""
         await asyncio.gather(*(self._try_give_back(delivery.lease) for delivery in deliveries))
 
     def give_back_later(self, deliveries: Sequence[Delivery]) -> None:
@@ -475,7 +475,7 @@ class Engine:
 
 
 def _log_lapsing(lease: Lease, error: DuetimeError) -> None:
-    """The lease of a job that could not be given back lapses by itself and costs the job one try."""
+    """If a job could not be given back, its lease expires, which uses one of its tries."""
     log.warning("give_back_failed", extra={"queue": str(lease.queue), "job": lease.id, "error": error.message})
 
 

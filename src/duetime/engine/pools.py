@@ -164,7 +164,7 @@ class Pools:
         await asyncio.gather(task, return_exceptions=True)
 
     async def register(self, name: str, url: str) -> None:
-        """As `register_pool`, in this registry; pools of the settings keep their names."""
+        """Register a pool in this registry, as `register_pool` does. Names of pools in the settings are refused."""
         await register_pool(self.registry, name, url, open_store=self._open_store, taken=self.fixed)
 
     async def check_store(self, url: str) -> StoreInfo:

@@ -1,4 +1,4 @@
-"""What is recorded of the store calls of an engine. The journal and the metrics are recorders.
+"""The interface through which an engine records its store calls. The journal and the metrics are recorders.
 
     before(call)            the store is about to be called; may raise to refuse the call
     the store does it
@@ -128,7 +128,7 @@ class Recorders:
     def __init__(self, recorders: Sequence[Recorder]) -> None:
         self.all = tuple(recorders)
         self.is_ready = all([one.is_ready for one in recorders])
-        """True if `before` may be called without `prepare`."""
+        """Whether `before` may be called without `prepare`."""
         self._running: set[asyncio.Task[Any]] = set()
         # Recorders that do not define a method are not called.
         self._before = [(at, one) for at, one in enumerate(self.all) if type(one).before is not Recorder.before]
@@ -136,7 +136,7 @@ class Recorders:
 
     @property
     def is_needed(self) -> bool:
-        """False if a single-job call may be made without any recorder."""
+        """Returns whether a single-job call must be made with the recorders."""
         return any([one.is_needed for one in self.all])
 
     def before(self, call: StoreCall) -> None:

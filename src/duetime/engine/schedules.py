@@ -113,7 +113,7 @@ class Tick(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def read_tick(body: bytes) -> Tick | None:
-    """None if the body is not a tick: anybody may push to the queue of the ticks of a namespace."""
+    """Returns None if the body is not a tick, because any producer may push to the queue of ticks."""
     try:
         tick = msgspec.json.decode(body, type=Tick)
         check_id(run_id(tick.name, tick.last_at))
@@ -251,7 +251,7 @@ class Schedules:
         return await self._replace(job.queue, job.id, structs.replace(tick, paused=True), namespace)
 
     async def resume(self, namespace: str, name: str) -> ScheduleOut:
-        """Go on with the next run; runs during the pause are not made up for. Raises ScheduleNotFound."""
+        """Resume with the next run; runs that fell into the pause are skipped. Raises ScheduleNotFound."""
         job, tick = await self._find(namespace, name)
         if tick.paused:
             run_at = parse(tick.schedule).after(self._clock.now_ms())

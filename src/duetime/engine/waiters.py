@@ -298,7 +298,7 @@ class Waiters:
                 self.give_back(waiter.answer.result())
             raise
         finally:
-            # This tells a reserve that is under way for this consumer that nobody waits for its jobs.
+            # A reserve that is under way for this consumer then gives its jobs back.
             waiter.answer.cancel()
             for one in waiter.lists:
                 one.parked.pop(waiter, None)

@@ -22,7 +22,7 @@ SLICE = 16_384
 HIGH_WATER = 65_536
 """Bytes of a body, or of the requests after the current one, that are kept before reading pauses."""
 LINGER_BYTES = 16 * 1_048_576
-"""What a refused client may still send before it is cut off."""
+"""Bytes that a refused client may still send before its connection is aborted."""
 QUEUED_COST = 2048
 """Bytes that are charged for a pipelined request, without its body."""
 FULL = "the server is overloaded; try again in a moment"
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._stalled_at, self._stalled_size = self._service.now, self.transport.get_write_buffer_size()
         self._unsent = self._stalled_size
-        self._service.budget.held += self._unsent  # also beyond the budget: these bytes are in memory already
+        self._service.budget.held += self._unsent  # even if that exceeds the budget: these bytes are in memory already
 
     def resume_writing(self) -> None:
         self._written()
@@ -354,7 +354,7 @@ class Connection(asyncio.Protocol):
             self.resume_reading()
 
     def _refuse(self, status: int, reason: str) -> None:
-        """End with an error of our own; whole requests that came before it are answered first."""
+        """End with an error of the server itself; complete requests that came before it are answered first."""
         if self._queued and self._queued[-1].more_body:
             self._queued.pop().refund()  # it is incomplete and gets no answer; those before it get theirs
         exchange = self._queued[-1] if self._queued else self._exchange

@@ -86,7 +86,7 @@ class Body(Enum):
 
 class Exchange:
     """`keep`: the connection stays open after the answer. `gone`: the client disconnected. `is_spare`: its connection
-    is one of those beyond the limit, which get one answer and may not wait.
+    is one of those above the limit, which get one answer and may not wait.
 
     For a request without a task it is the reply that the engine gives the result to.
     """
@@ -151,7 +151,8 @@ class Exchange:
     def feed(self, body: bytes) -> bool:
         """Add a part of the body; False if the server has no room for it.
 
-        A small body is charged as it arrives, and a large one for its whole announced length as soon as that shows.
+        A small body is charged as it arrives. A large one is charged for its announced length as soon as it is known
+        to be large.
         """
         size = len(body)
         self.received += size
@@ -278,7 +279,7 @@ class Exchange:
         }
 
     def _fail(self) -> None:
-        """The application ended without a whole answer: an empty 500, or a cut where one had begun."""
+        """The application ended without a complete answer: send an empty 500, or abort an answer that had begun."""
         if self.head_sent:
             self.connection.transport.abort()
             return

@@ -3,7 +3,7 @@
 It takes bound sockets, so that a supervisor can hand the same ones to several processes. A server that is full makes
 room by closing the client that has been idle longest, and leaves new ones in the kernel's queue while no client is
 idle. It stops in bounded time: the queue is emptied, so that every client that got a connection gets an answer, parked
-waits end, answers under way are finished, and what is left at the deadline is cut.
+waits end, answers under way are finished, and requests that remain at the deadline are aborted.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class Acceptor:
 
     def _accept_some(self, count: int) -> None:
         for _ in range(count):
-            if self._service.is_packed():
+            if self._service.is_full():
                 self._pause()
                 return
             try:
@@ -163,7 +163,7 @@ class Listener:
             async with asyncio.timeout(grace_s):
                 await service.empty.wait()
         except TimeoutError:
-            await service.cut()
+            await service.abort()
         finally:
             idle_grace.cancel()
 

@@ -54,7 +54,7 @@ class TrustedProxies:
 
 
 def read_proxies(text: str) -> TrustedProxies | None:
-    """None if there are none. Raises InvalidSettings."""
+    """Returns None without trusted proxies. Raises InvalidSettings."""
     words = text.replace(",", " ").split()
     if not words:
         return None

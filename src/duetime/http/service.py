@@ -88,7 +88,7 @@ class Budget:
     Request bodies are charged until they are answered, answers while their client does not read them, and pipelined
     requests while they wait. When the budget is spent, a request is refused with 503 before its body is read, so that
     memory stops growing whatever clients do. Large requests may use three quarters only: a few of them never lock out
-    the many small ones. `held` is the sum of all charges; whoever charged subtracts its bytes again.
+    the many small ones. `held` is the sum of all charges; code that charges bytes subtracts them again.
     """
 
     __slots__ = ("held", "limit", "limit_for_large", "refused")
@@ -204,14 +204,14 @@ class Service:
         if self.draining:
             self._check_empty()
 
-    def is_packed(self) -> bool:
+    def is_full(self) -> bool:
         """Returns whether no further connection can be accepted. If no place is left, spare ones included, it first
         closes a sixteenth of all connections, those that have been idle longest.
         """
         limit = self.limits.connections
-        return len(self.connections) >= limit + SPARE and not self._shed(limit // 16 + 1)
+        return len(self.connections) >= limit + SPARE and not self._close_longest_idle(limit // 16 + 1)
 
-    def _shed(self, count: int) -> bool:
+    def _close_longest_idle(self, count: int) -> bool:
         idle = [
             (since, id(client), client) for client in self.connections if (since := client.idle_since()) is not None
         ]
@@ -226,7 +226,7 @@ class Service:
         if not self.connections and not self.requests:
             self.empty.set()
 
-    async def cut(self) -> None:
+    async def abort(self) -> None:
         """End a drain whose time is over: cancel the requests that are left and wait for them."""
         tasks = [request.task for request in self.requests if request.task is not None]
         for task in tasks:

@@ -1,7 +1,7 @@
 """Maintains journals that have ended and segments that are sealed: closes, ships and deletes them.
 
 - **Close** the journal of a process that died. The open segment is sealed after its last valid line, with a `closed`
-  entry appended. A line that was cut off when the process died is removed: nobody got an answer that relied on it.
+  entry appended. A line that was cut off when the process died is removed: no answer depended on it.
   Damage before the last valid line stays where it is, for readers to report.
 - **Ship** sealed segments to any place that fsspec knows (a path, s3://, gs://, sftp:// ...). A segment counts as
   shipped when its copy was read back and is the same; its name is then added to the node's file `.shipped`. The copies

@@ -63,7 +63,7 @@ class Journal:
         await asyncio.gather(*self._loops, return_exceptions=True)
         await asyncio.to_thread(self.writer.close)
         if self._shipper and self.writer.entries:
-            # If this was the last process here, nobody else will ship the segment that was sealed just now.
+            # If this was the last process here, no other one will ship the segment that was sealed just now.
             await asyncio.to_thread(self._ship, self._shipper)
 
     def open(self, *, only_check: bool = False) -> None:

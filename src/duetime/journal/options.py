@@ -73,8 +73,8 @@ def node_name(options: JournalOptions) -> str:
 
 
 def options_of(settings: Settings) -> JournalOptions | None:
-    """None if there is to be no journal: it is switched off, or the store is in memory and its jobs end with the
-    process.
+    """Returns None for a process without a journal: it is switched off, or the store is in memory and its jobs end with
+    the process.
     """
     if settings.journal.lower() == OFF:
         return None

@@ -1,7 +1,7 @@
 """Reads the journal, for the console, `duetime history`, the pipelines and the process that closes a dead node.
 
 A reader answers entries in the order of their seq per node, damage with its place, and gaps with the numbers that are
-missing. It never raises because of a segment's content, goes on after damage at the next line, and may read while the
+missing. It never raises because of a segment's content, continues after damage at the next line, and may read while the
 journal is written.
 
     for item in read_journal(folder):
@@ -210,7 +210,7 @@ def read_job(journal: Path, job_id: str, *, since_ms: int = 0) -> Iterator[Entry
 
 
 def _is_older(path: Path, since_ms: int) -> bool:
-    """Whether the segment was last written well before `since_ms`; clocks may differ by CLOCKS_DIFFER_MS."""
+    """Returns whether the segment was last written well before `since_ms`; clocks may differ by CLOCKS_DIFFER_MS."""
     try:
         return path.stat().st_mtime * 1000 < since_ms - CLOCKS_DIFFER_MS
     except FileNotFoundError:
@@ -292,5 +292,5 @@ def _order(entry: Entry, born: int) -> tuple[int, int, int, str, int]:
 
 
 def _ends(entry: Entry, born: int) -> bool:
-    """Whether the entry ends the incarnation. A replaced entry ends the old incarnation and begins the new one."""
+    """Returns whether the entry ends the incarnation. A replaced entry ends the old one and begins the new one."""
     return entry.event in ENDS and (entry.event is not Event.REPLACED or entry.was == born)

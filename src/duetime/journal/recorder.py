@@ -1,9 +1,9 @@
 """The recorder that writes an engine's events to the journal. The order is store, journal, answer.
 
-Nobody waits for entries of deliveries, give-backs, releases and callbacks, nor for what the reaper or a reserve ended;
-they are written soon. For all others the engine waits for `flushed` before it answers.
+Entries of deliveries, give-backs, releases and callbacks, and of jobs that the reaper or a reserve ended, are written
+soon; no answer waits for them. For all others the engine waits for `flushed` before it answers.
 
-Whether an engine journals is decided when it opens, for its whole life. An engine without a journal has a
+The decision about a journal is made when an engine opens, for its whole life. An engine without a journal has a
 `NodeWithoutJournal` instead, so that audit knows of a program whose entries are missing.
 """
 
@@ -207,7 +207,7 @@ class JournalRecorder(Recorder):
         return self._record_acks_by_id(call, answers)
 
     def _record_acks_by_id(self, call: StoreCall, answers: Answers) -> Answers:
-        """As `_acked`, but the born of a job that did not exist any more is not known."""
+        """Records as `_acked` does, without the born of a job that no longer existed, because it is unknown."""
         ends = [
             Moved(Event.ACKED, job_id, born=0, reason=REPEATED) if answer is None else answer
             for job_id, answer in zip(call.asked, answers, strict=True)
@@ -238,7 +238,7 @@ class JournalRecorder(Recorder):
 
     def _record(self, made: Sequence[Draft], *, wait_for_flush: bool = True) -> None:
         """Record the drafts. `flushed` waits for them with `wait_for_flush`, and if the loss of one would break a
-        guarantee; otherwise they are written soon, and nobody waits.
+        guarantee; otherwise they are written soon, and no answer waits.
         """
         if not made:
             return
@@ -525,8 +525,8 @@ class RepeatedPushes:
                     yield Doubtful(job if is_same else None, moved, batch, answer.now)
 
     def _draft(self, queue: Queue, doubtful: Doubtful, found: Job | None) -> Draft | None:
-        """None for a job that is gone and that the request does not describe: the process that ended it wrote that
-        down.
+        """Returns None for a job that is gone and that the request does not describe: the process that ended it
+        recorded its end.
         """
         job, moved, batch, ts = doubtful
         if found is not None and found.born == moved.born:

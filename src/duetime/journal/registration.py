@@ -134,7 +134,7 @@ async def sign_off(store: Store, node: str, last: int) -> None:
 
 
 async def abandon(store: Store, node: str) -> None:
-    """Record that the node writes no more, and that nobody should wait for its missing entries."""
+    """Record that the node has stopped writing, and that readers must not wait for its missing entries."""
     await _end(store, node, None, abandoned=True)
 
 

@@ -99,7 +99,7 @@ class Lock:
 
     @classmethod
     def acquire(cls, node: Path, *, create: bool = False) -> "Lock | None":
-        """None if another process holds the lock, or if there is no lock file because the node ended cleanly."""
+        """Returns None if another process holds the lock, or if the node ended cleanly and left no lock file."""
         path = node / LOCK
         try:
             handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)

@@ -1,7 +1,7 @@
 """Group commit for the journal: entries gather in memory, a thread writes them, one write and one sync per group.
 
 The calling thread numbers and encodes its entries itself, which costs about a microsecond each; if the writer's thread
-did that, the two would compete for the interpreter's lock. Where nobody waits for the disk, the calling thread also
+did that, the two would compete for the interpreter's lock. Where no caller waits for the disk, the calling thread also
 writes the entries: handing them to the operating system costs less than waking the thread, as long as the disk keeps
 up. If a group cannot be written, the callers that wait for it get the error, and the writer tries again until it
 succeeds: seq has no gaps, and every change of the store is in the journal in the end.
@@ -28,14 +28,14 @@ from duetime.stores.base import ResultSink
 log = logging.getLogger("duetime.journal")
 
 LINGER_S = 0.05
-"""How long entries that nobody waits for stay in memory."""
+"""How long entries stay in memory if no caller waits for them."""
 RETRY_S = 0.2
 CHECK_DISK_S = 1.0
 CHECK_DISK_BYTES = 8 * 1_048_576
 """The free space is checked when it was last checked this long ago, or when this many bytes were written since."""
 MAX_BACKLOG = 64 * 1_048_576
 CLOSE_S = 10.0
-"""How long `close` goes on trying to write the rest, and how long `flush` waits by default."""
+"""How long `close` tries to write the rest, and how long `flush` waits by default."""
 
 SLOW_S = 0.01
 """If a write by a calling thread takes longer than this, the disk does not keep up ..."""
@@ -82,7 +82,7 @@ class Writer:
         self.size = 0
         self.is_open = False
         self.writes_through = options.fsync is not Fsync.ALWAYS
-        """False if every group is synced, which only the writer's thread does."""
+        """Whether `write_through` may write. Otherwise every group is synced, which only the writer's thread does."""
         self._as_error = as_error
         self._call_soon: Callable[..., object] = _call
         # The text with which the JSON of every entry begins, up to the seq; the time is filled in later.
@@ -230,7 +230,7 @@ class Writer:
                     last, self._wanted = self.seq, 0
                 error = self._write(files, lines, last)
             if replies:
-                with suppress(RuntimeError):  # the event loop is closed: nobody waits any longer
+                with suppress(RuntimeError):  # the event loop is closed, so no caller waits any longer
                     self._call_soon(send_replies, replies, self._as_error(error) if error else None)
             pause_s = self._maintain(files)
             if stopping:
@@ -386,7 +386,7 @@ class NodeFiles:
         return cls(node, lock, durable=durable)
 
     def write(self, data: bytes, last: int, *, sync: bool) -> None:
-        """Write a group of whole lines, up to the entry `last`: all of it or none. `sync` waits for the disk."""
+        """Write a group of complete lines, up to the entry `last`: all of it or none. `sync` waits for the disk."""
         try:
             if not self.is_open:
                 self._open()
@@ -454,7 +454,7 @@ class NodeFiles:
 
     def _abandon(self) -> None:
         """Cut the open segment back and stop using it: after a failed write it may hold half a line, and after a
-        failed sync nobody knows what it holds.
+        failed sync its content is unknown.
         """
         if not self.is_open:
             return

@@ -60,7 +60,7 @@ CALL_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 BATCH_REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 MAX_RUNNING = 10_000
-"""How many deliveries of a pool are timed at a time; beyond that the oldest is forgotten."""
+"""How many deliveries of a pool are timed at a time. With more, the oldest is dropped."""
 
 MAX_TASKS = 200
 """How many tasks of a pool are shown by name: the first ones that it meets."""
@@ -187,7 +187,7 @@ class QueueMap(dict[Queue, QueueMeters]):
 
 
 class PoolMeters:
-    """The meters of one pool. They outlive its engines: when the pool is opened again, the counters go on."""
+    """The meters of one pool. They outlive its engines: the counters continue when the pool is opened again."""
 
     def __init__(self, meters: Meters, pool: str) -> None:
         self._pool = pool

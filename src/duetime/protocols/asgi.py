@@ -1,4 +1,4 @@
-"""What the HTTP protocols share between ASGI and their handlers: bodies, answers, waiting, refusals.
+"""Code of all HTTP protocols between ASGI and their handlers: bodies, answers, waiting, refusals.
 
 A wait for a job lasts for as long as the client waits for the answer. Our own HTTP server does that in the request's
 task. Under any other, a second task listens for the disconnect and cancels the wait, as asyncio.timeout does at a
@@ -81,7 +81,7 @@ async def send_answer(
 ) -> None:
     """One whole answer. `shared` are headers that many answers have, `own` those of this one.
 
-    Raises OSError if the server knows that nobody is there to read it.
+    Raises OSError if the server knows that the client has disconnected.
     """
     if status == NO_CONTENT:
         shared = ()

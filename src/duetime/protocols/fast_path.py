@@ -96,7 +96,7 @@ class RequestFastPath:
 
 
 def head_of(exchange: Exchange) -> Head | None:
-    """None for a request that the application has to serve."""
+    """Returns None for a request that the application has to serve."""
     credentials, method, target = b"", exchange.method, exchange.url
     for name, value in exchange.headers:
         if name in CREDENTIALS:

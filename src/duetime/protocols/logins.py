@@ -76,7 +76,7 @@ class Logins:
         self._checking: dict[bytes, asyncio.Task[None]] = {}
 
     async def attempt(self, scope: Scope, name: str, check: Callable[[], Awaitable[T]]) -> T:
-        """What `check` returns; the attempt stays counted if it raises. Raises TooManyRequests."""
+        """Returns what `check` returns. If `check` raises, the attempt stays counted. Raises TooManyRequests."""
         client = scope["client"][0] if scope.get("client") else "socket"
         by_address = await self._limits.count(f"login/address/{client}", PER_ADDRESS, WINDOW_MS)
         by_name = await self._limits.count(f"login/name/{name[:64]}", PER_NAME, WINDOW_MS)

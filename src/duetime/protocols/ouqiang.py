@@ -305,7 +305,7 @@ class OuqiangApp:
 
 
 def _id(named: Named) -> str | None:
-    """None for an id that is not valid. This protocol treats it as an unknown id, which is no error."""
+    """Returns None for an invalid id: this protocol treats it as an unknown id, which is not an error."""
     job_id = not_empty("id", named.id)
     try:
         return check_id(job_id)

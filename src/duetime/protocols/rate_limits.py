@@ -27,7 +27,7 @@ LONGEST_S = 10**9
 
 
 class Side(StrEnum):
-    """What a request counts as. The value names its counter."""
+    """The kind of a request for limits. The value names its counter."""
 
     READ = "r"
     WRITE = "w"

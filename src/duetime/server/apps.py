@@ -62,7 +62,7 @@ LOOPBACK = "127.0.0.0/8, ::1"
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What other parts of a server process need for callbacks."""
+    """The parts of the courier that other parts of a server process use."""
 
     service: TopicService
     logs: DailyLogs
@@ -113,8 +113,8 @@ def read_zone(name: str) -> tzinfo | None:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a process has while it serves. `draining` is set when its end begins; `siblings` are all processes like it;
-    `running` are its companions, once they run.
+    """The objects of a process while it serves. `draining` is set when its drain begins; `siblings` are all processes
+    of the server; `running` are its companions, once they run.
     """
 
     settings: Settings
@@ -263,7 +263,7 @@ def _console_parts(runtime: Runtime) -> ConsoleParts:
 
 
 def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]]:
-    """What runs next to the listeners in every process: entered before they listen, left when they are drained."""
+    """The services of every process besides its listeners: entered before these listen, left when they are drained."""
     settings = runtime.settings
     added = RegisteredPools(runtime.pools, runtime.registry_copy)
     if settings.console_only:

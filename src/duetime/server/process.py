@@ -233,9 +233,9 @@ async def _drain(listeners: Sequence[tuple[Listening, bool]], orders: Orders, gr
         await asyncio.gather(*(listener.stop(min(grace_s, LAST_GRACE_S)) for listener, last in listeners if last))
 
     drain = asyncio.create_task(gently())
-    hurry = asyncio.create_task(orders.hurry.wait())
-    await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
-    hurry.cancel()
+    abort = asyncio.create_task(orders.abort.wait())
+    await asyncio.wait({drain, abort}, return_when=asyncio.FIRST_COMPLETED)
+    abort.cancel()
     if not drain.done():
         drain.cancel()
         await asyncio.gather(drain, *(listener.stop(0) for listener, _ in listeners), return_exceptions=True)

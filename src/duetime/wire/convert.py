@@ -85,7 +85,7 @@ def read_body(value: Raw | UnsetType, b64: str | UnsetType, what: str = "body") 
 
 
 def _is_sent_as_json(body: bytes) -> bool:
-    """For text. White space around the value would get lost, so such a body is sent as text."""
+    """Takes UTF-8 text. A body with white space around its JSON is sent as text, because JSON would lose the space."""
     if (body[:1], body[-1:]) not in ((b"{", b"}"), (b"[", b"]")):
         return False
     try:
@@ -287,7 +287,7 @@ def lease(queue: Queue, message: LeaseRef) -> Lease:
 
 
 def error(message: ErrorOut) -> DuetimeError:
-    """What the engine raised, of the same class."""
+    """The error that the engine raised, of the same class."""
     fields = {name: msgspec.json.decode(value) for name, value in message.fields.items()}
     return BY_CODE.get(message.code, DuetimeError)(message.detail or message.title, **fields)
 

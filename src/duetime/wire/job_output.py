@@ -41,7 +41,7 @@ def clean_lines(text: str) -> list[str]:
 
 
 class LastLines:
-    """As many of the last lines as MAX_OUTPUT allows. What it costs to add a line does not depend on how many it has,
+    """As many of the last lines as MAX_OUTPUT allows. The cost of adding a line does not depend on their number,
     because a task may log faster than its worker reads.
     """
 

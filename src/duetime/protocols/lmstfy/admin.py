@@ -218,7 +218,7 @@ async def add_alert_address(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer
 
 
 async def remove_alert_address(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
-    """Parameter: `address`, an address as it is shown, or a channel."""
+    """Parameter: `address`, a mail address or URL as listed, or a channel."""
     return await _change(parts, alerts.remove_address(parts.pools.registry, call.query.get("address", "")))
 
 
@@ -247,7 +247,7 @@ async def _change(parts: LmstfyParts, change: Awaitable[dict[str, Any]]) -> Lmst
 
 
 async def _refusing(work: Awaitable[T]) -> T:
-    """Answer what the caller did wrong with its status; other failures go on to the admin API's own handling."""
+    """Answer errors of the caller with their status; the admin API handles all other failures."""
     try:
         return await work
     except DuetimeError as error:

@@ -1,4 +1,4 @@
-"""What a handler gets: the admitted request, and the tools that all requests share.
+"""The arguments of a handler: the admitted request, and the tools that all requests share.
 
 `LmstfyOperation` is the same for a request on the fast path (`protocols/fast_path.py`).
 """
@@ -26,7 +26,7 @@ Asked = TypeVar("Asked")
 
 @dataclass(frozen=True)
 class LmstfyTools:
-    """What all requests share."""
+    """Objects that all requests share."""
 
     metrics: Metrics
     defaults: Defaults
@@ -98,7 +98,7 @@ class LmstfyOperation(Generic[Asked]):
         self.pools.engine(self.pool).submit(request, exchange)
 
     def finish(self, exchange: Exchange, answer: LmstfyAnswer) -> bool:
-        """False if the client disconnected."""
+        """Returns False if the client disconnected."""
         status, body, headers = answer
         reached = exchange.finish(status, tuple(headers), body)
         self.tools.metrics.finished(self._route, status, time.monotonic() - exchange.context)

@@ -76,7 +76,7 @@ async def _wait(engine: Engine, queues: Sequence[Queue], ttr_ms: int, deadline: 
     """One job, or none once the deadline has passed on our own clock, and not a millisecond earlier."""
     while (left := deadline - time.monotonic()) > 0:
         if not queues:
-            # No queue can have such a name, so no job ever comes; the client waits as for any other.
+            # No queue can have this name, so no job ever comes; the client still gets the wait that it asked for.
             await asyncio.sleep(left)
         elif found := await engine.reserve(queues, ttr_ms=ttr_ms, wait_ms=math.ceil(left * 1000)):
             return found

@@ -1,6 +1,6 @@
-"""lmstfy's metric names, so that its public dashboard works: what this protocol can count by itself.
+"""lmstfy's metric names, so that its public dashboard works: the numbers that this protocol can count itself.
 
-Labels cost memory for ever, so they come from what is known to be real: a namespace is named once its token was
+Labels are never removed from memory, so only real names become labels: a namespace is named once its token was
 accepted, a token by its label, and queues and namespaces beyond the first thousand are counted together as "other".
 """
 

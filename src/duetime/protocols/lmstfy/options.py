@@ -1,4 +1,4 @@
-"""What an operator can set on the lmstfy listeners, and what these work with."""
+"""The settings of the lmstfy listeners, and the objects that they use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

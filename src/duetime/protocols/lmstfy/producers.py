@@ -30,7 +30,7 @@ _GAP = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
 
 
 class Versioned(NamedTuple):
-    """What `Enable-Job-Version: YES` switches on."""
+    """The features that `Enable-Job-Version: YES` switches on."""
 
     version_1: bool
     attributes: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What the two lmstfy listeners share: answers, refusals, names, numbers and ids, with lmstfy's texts and spellings.
+"""Code of both lmstfy listeners: answers, refusals, names, numbers and ids, with lmstfy's texts and spellings.
 
 lmstfy's clients compare texts, so answers are formatted as its server formats them: keys in alphabetical order, `<`,
 `>` and `&` escaped, no newline at the end. Numbers are unsigned decimals: no sign, no blanks, and a parameter that is

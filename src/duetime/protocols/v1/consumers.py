@@ -1,4 +1,4 @@
-"""What consumers ask for: reserve, and then one verb per outcome."""
+"""Handlers for consumers: reserve, and then one verb per outcome."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -69,7 +69,7 @@ def _delivered_response(found: Sequence[Delivery], undo: Callable[[], Awaitable[
 
 
 class ReserveOperation(V1Operation[ReserveIn]):
-    """A request that finds no job and wants to wait goes on in a task of its own."""
+    """A request that finds no job and wants to wait continues in a task of its own."""
 
     def request(self, message: ReserveIn) -> ReserveRequest:
         return ReserveRequest(self.queue, duration_ms(message.ttr), message.limit, wait_of(message.wait))
@@ -161,8 +161,8 @@ async def extend(request: NativeRequest[ExtendIn, None]) -> Response:
 
 
 async def call(request: NativeRequest[PushIn, CallQuery]) -> Response:
-    """Push a job and wait for its answer. The job stays when nobody answers in time; calling again with its id and
-    if_exists=keep waits on.
+    """Push a job and wait for its answer. The job stays if no answer comes in time; a call with the same id and
+    if_exists=keep then continues the wait.
     """
     engine, wait_ms = request.engine, wait_of(request.query.wait)
     job = convert.new_job(request.message, request.make_id)

@@ -1,6 +1,6 @@
 """One example per endpoint, as messages, so that an example that is not valid cannot be written.
 
-`says` describes for each status of success what has happened.
+`says` describes each status of success.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What producers ask for: push one job or many, cancel, reschedule.
+"""Handlers for producers: push one job or many, cancel, reschedule.
 
 An Idempotency-Key becomes a mark of the queue: the same request again does nothing and answers as before, another one
 under the same key is refused.
@@ -106,7 +106,7 @@ async def reschedule_job(request: NativeRequest[WhenIn, None]) -> Response:
 
 
 def _one(request: NativeRequest[Any, None], answer: Moved | DuetimeError | None) -> Response:
-    """What happened to the job in the path. Raises JobNotFound."""
+    """The response about the one job in the path. Raises JobNotFound."""
     if isinstance(answer, DuetimeError):
         raise answer
     if answer is None:
@@ -152,7 +152,7 @@ async def _push_each(request: NativeRequest[BatchIn, None], mark: Mark | None) -
 
 
 def _repair_mark(job: NewJob | DuetimeError) -> Mark | None:
-    """A lost job is put back once, however many repairs run."""
+    """Restores a lost job once, even if several repairs run."""
     return repair_mark(job) if isinstance(job, NewJob) else None
 
 

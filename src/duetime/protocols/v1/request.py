@@ -69,7 +69,7 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class QueuePath(NamedTuple):
-    """What the path says: the queue and the job's id; what is not in it is empty."""
+    """The queue and the job's id from the path; a part that is missing there is empty."""
 
     queue: Queue
     job_id: str = ""
@@ -211,7 +211,7 @@ def _headers(error: DuetimeError) -> list[tuple[bytes, bytes]]:
 
 
 def not_valid(error: Exception, what: str) -> InvalidRequest:
-    """What the decoder refused; `path` among the fields says where."""
+    """The error for a request that the decoder refused; its field `path` says where."""
     if isinstance(error, RecursionError):
         return InvalidRequest(f"the {what} is nested too deeply")
     if not isinstance(error, msgspec.ValidationError):
@@ -232,7 +232,7 @@ def internal_error() -> DuetimeError:
 
 
 class Submitted(NamedTuple):
-    """What an exchange keeps of its request: the decoded body, and the request that the engine serves."""
+    """The decoded body of a request, and the engine's request made of it; the exchange keeps both."""
 
     message: Any
     request: Request[Any]
@@ -292,7 +292,7 @@ class V1Operation(Generic[In]):
         self.finish(exchange, error_response(error))
 
     def finish(self, exchange: Exchange, response: Response) -> bool:
-        """False if the client disconnected."""
+        """Returns False if the client disconnected."""
         headers = ((b"content-type", response.content_type), *response.headers)
         return exchange.finish(response.status, headers, encode(response.message))
 

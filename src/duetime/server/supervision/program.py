@@ -93,15 +93,15 @@ def check_shared(settings: Settings) -> None:
 
 
 class Orders:
-    """`stop` starts a drain; `hurry` aborts the remaining requests."""
+    """`stop` starts a drain; `abort` aborts the remaining requests."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
-        self.hurry = asyncio.Event()
+        self.abort = asyncio.Event()
 
 
 class Signals(Orders):
-    """Sets `stop` at the first stop signal and `hurry` at the second. The code that reloads clears `reload`."""
+    """Sets `stop` at the first stop signal and `abort` at the second. The code that reloads clears `reload`."""
 
     def __init__(self, reopen_logs: Callable[[], None]) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Signals(Orders):
         loop.add_signal_handler(signal.SIGUSR1, reopen_logs)
 
     def _stop(self) -> None:
-        (self.hurry if self.stop.is_set() else self.stop).set()
+        (self.abort if self.stop.is_set() else self.stop).set()
 
 
 class SettingsFile:
@@ -140,7 +140,7 @@ class SettingsFile:
 
 
 def obey_as_worker(orders: Orders, reopen_logs: Callable[[], None]) -> None:
-    """In a worker, every stop signal means drain. A second one does not mean hurry, because service managers signal all
+    """In a worker, every stop signal means drain. A second one does not mean abort, because service managers signal all
     processes of a service.
     """
     loop = asyncio.get_running_loop()

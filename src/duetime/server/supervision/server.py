@@ -142,11 +142,11 @@ class SingleProcess:
 
     async def _end(self, serving: "asyncio.Task[None]", orders: Orders) -> None:
         orders.stop.set()
-        hurry = asyncio.create_task(self._signals.hurry.wait())
-        await asyncio.wait({serving, hurry}, return_when=asyncio.FIRST_COMPLETED)
-        if self._signals.hurry.is_set():
-            orders.hurry.set()
-        hurry.cancel()
+        abort = asyncio.create_task(self._signals.abort.wait())
+        await asyncio.wait({serving, abort}, return_when=asyncio.FIRST_COMPLETED)
+        if self._signals.abort.is_set():
+            orders.abort.set()
+        abort.cancel()
         with suppress(Exception):  # the caller asks the task
             await serving
 

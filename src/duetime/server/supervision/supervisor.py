@@ -83,7 +83,7 @@ class Supervisor:
             self._notifier.stopping()
             # Close ours first: the process that closes a socket last empties its queue, and that must be a worker.
             leave_all(LISTENERS, self._sockets)
-            await asyncio.gather(*(worker_slot.leave(self._signals.hurry) for worker_slot in self._worker_slots))
+            await asyncio.gather(*(worker_slot.leave(self._signals.abort) for worker_slot in self._worker_slots))
             await asyncio.gather(*self._slot_tasks.values())
             for task in tasks:
                 task.cancel()
@@ -142,13 +142,13 @@ class Supervisor:
         try:
             for worker_slot in self._worker_slots:
                 before = worker_slot.start
-                await worker_slot.replace(self._start(before.name, settings, sockets), hurry=self._signals.hurry)
+                await worker_slot.replace(self._start(before.name, settings, sockets), abort=self._signals.abort)
                 rolled.append((worker_slot, before))
                 log.info("worker_replaced", extra={"worker": before.name})
         except InvalidSettings:
             for worker_slot, before in rolled:
                 try:
-                    await worker_slot.replace(before, hurry=self._signals.hurry)
+                    await worker_slot.replace(before, abort=self._signals.abort)
                 except InvalidSettings as error:
                     # This worker keeps the new settings until it ends; its successor gets the old ones.
                     log.error("worker_not_replaced", extra={"worker": before.name, "error": error.message})
@@ -165,7 +165,7 @@ class Supervisor:
         fewer = self._worker_slots[count:]
         self._worker_slots = [*self._worker_slots[:count], *more]
         self._keep(more)
-        await asyncio.gather(*(worker_slot.leave(self._signals.hurry) for worker_slot in fewer))
+        await asyncio.gather(*(worker_slot.leave(self._signals.abort) for worker_slot in fewer))
         log.info("settings_reloaded", extra={"workers": len(self._worker_slots)})
 
     def _reopen_logs(self) -> None:

@@ -1,6 +1,6 @@
 """A worker process: a server whose sockets, settings and commands come from its supervisor.
 
-It drains and ends when the supervisor says so, or when the control channel closes because the supervisor is gone.
+It drains and ends on the supervisor's command, or when the control channel closes because the supervisor has died.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ def _handle_commands(channel: Channel, orders: Orders, reopen_logs: Callable[[],
         channel.handle(name, handle)
 
     handle_command("drain", orders.stop.set)
-    handle_command("cut", orders.hurry.set)
+    handle_command("abort", orders.abort.set)
     handle_command("reopen_logs", reopen_logs)
     handle_command("ping", lambda: None)
 

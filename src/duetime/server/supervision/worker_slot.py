@@ -35,7 +35,7 @@ PING_EVERY_S = 5.0
 HUNG_S = 60.0
 """A worker whose event loop is blocked for this long is killed."""
 KILL_S = 5.0
-"""Time for a worker to end after the command `cut`."""
+"""Time for a worker to end after the command `abort`."""
 
 
 class WorkerProcess:
@@ -115,15 +115,15 @@ class WorkerProcess:
         if self._process is not None and not self.ended.is_set():
             self._process.kill()
 
-    async def finish(self, hurry: asyncio.Event) -> None:
-        """Drains it for at most `drain_timeout`, or until `hurry`; then aborts its requests, and finally kills it."""
+    async def finish(self, abort: asyncio.Event) -> None:
+        """Drains it for at most `drain_timeout`, or until `abort`; then aborts its requests, and finally kills it."""
         self.drain()
         grace_s = self.start.settings.drain_timeout.total_seconds() + KILL_S
-        waits = [asyncio.create_task(self.ended.wait()), asyncio.create_task(hurry.wait())]
+        waits = [asyncio.create_task(self.ended.wait()), asyncio.create_task(abort.wait())]
         try:
             await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
             if not self.ended.is_set():
-                self.send("cut")
+                self.send("abort")
                 await asyncio.wait(waits[:1], timeout=KILL_S)
             if not self.ended.is_set():
                 log.error("worker_killed", extra={"worker": self.start.name, "pid": self.pid})
@@ -272,7 +272,7 @@ class WorkerSlot:
             async with asyncio.timeout(wait_ms / 1000):
                 await self._leaving.wait()
 
-    async def replace(self, start: Start, *, hurry: asyncio.Event) -> None:
+    async def replace(self, start: Start, *, abort: asyncio.Event) -> None:
         """Replaces the worker. Raises InvalidSettings, and changes nothing, if the new one cannot serve."""
         before = self.child
         if before is None:  # the next worker will use the new start
@@ -293,12 +293,12 @@ class WorkerSlot:
             raise
         self.start, self.child = start, child
         self._outgoing.add(before)
-        await before.finish(hurry)
+        await before.finish(abort)
         self._outgoing.discard(before)
         self._ended(before)
 
-    async def leave(self, hurry: asyncio.Event) -> None:
+    async def leave(self, abort: asyncio.Event) -> None:
         """Drains the current worker and starts no other."""
         self._leaving.set()
         here = [child for child in (self.child, *self._outgoing) if child is not None]
-        await asyncio.gather(*(child.finish(hurry) for child in here))
+        await asyncio.gather(*(child.finish(abort) for child in here))
