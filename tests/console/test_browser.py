@@ -199,6 +199,11 @@ def test_no_page_and_no_table_is_wider_than_a_phone_or_a_laptop(
 ) -> None:
     job = fill(client, name)
     page = watched(color_scheme="dark").page()
+    page.goto("/console/access")
+    page.locator("summary", has_text="New token").click()
+    page.get_by_label("Namespace").first.fill("default")
+    page.get_by_label("Description").fill("a program with a long name")
+    page.get_by_role("button", name="Create token").click()
     wide: list[tuple[int, str]] = []
     for width in (390, 1440):
         page.set_viewport_size({"width": width, "height": 800})
