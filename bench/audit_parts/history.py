@@ -71,6 +71,7 @@ def history(spark: SparkSession, jobs: int, *, start: int = START, only: str = "
         "was": F.lit(0),
         "status": F.lit(0),
         "ms": F.lit(0),
+        "join": F.lit(None),
         "date": F.to_date(F.timestamp_millis(F.col("born") + F.col("step.after"))),
     }
     return steps.select(*(columns[field.name].cast(field.dataType).alias(field.name) for field in EVENTS.fields))

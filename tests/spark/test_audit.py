@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+from bench.audit_parts.history import history
 from duetime.cli.options import Target
 from duetime.cli.pipelines.sources import StoreSource
 from duetime.console.pipeline_files import read_lake
@@ -28,7 +29,7 @@ from duetime.spark.audit.transform import Scanned
 from duetime.spark.lake.lake import Lake
 from duetime.spark.lifecycle.transform import lifecycle
 from duetime.spark.reconcile.run import run_reconcile
-from duetime.spark.schemas import frame
+from duetime.spark.schemas import EVENTS, frame
 from duetime.stores.base import Push
 from duetime.stores.open import open_store
 from tests.e2e.shell import program
@@ -59,6 +60,10 @@ def fill(path: Path, day: Day) -> str:
 
     asyncio.run(push())
     return url
+
+
+def test_the_history_of_the_benchmark_is_a_table_of_events(spark: SparkSession) -> None:
+    assert history(spark, 10).schema.names == EVENTS.names
 
 
 def test_a_sound_day_is_sound(spark: SparkSession, tmp_path: Path, yesterday: int) -> None:
