@@ -72,7 +72,11 @@ InstantIn = Annotated[
 ]
 BodyJson = Annotated[
     Raw,
-    Meta(description="a JSON object or array, or text", extra_json_schema={"type": ["object", "array", "string"]}),
+    Meta(
+        description="a JSON object or array, or text",
+        # Not a list of types: generators of clients do not know those, and make it a string.
+        extra_json_schema={"not": {"anyOf": [{"type": kind} for kind in ("number", "boolean", "null")]}},
+    ),
 ]
 BodyBase64 = Annotated[str, Meta(description="bytes that are not text, in base64")]
 PriorityIn = Annotated[Literal["high", "normal", "low"], Meta(description="the order among ready jobs")]

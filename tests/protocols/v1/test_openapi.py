@@ -119,6 +119,21 @@ async def test_the_page_shows_every_endpoint_and_needs_nobody(http: httpx.AsyncC
     assert set(re.findall(r'href="#([^"]+)"', reply.text)) <= set(re.findall(r'id="([^"]+)"', reply.text))
 
 
+def parts(value: Any) -> Iterator[Json]:
+    if isinstance(value, dict):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else []:
+        yield from parts(part)
+
+
+def test_generators_of_clients_understand_the_schemas(document: Json) -> None:
+    """What they make of the rest does not compile, loses large numbers, or takes bodies for text."""
+    schemas = list(parts(document["components"]["schemas"])) + list(parts(document["paths"]))
+    assert [one for one in schemas if one.get("type") == "integer" and one.get("format") != "int64"] == []
+    assert [one for one in schemas if isinstance(one.get("type"), list)] == []
+    assert [one for one in schemas if "default" in one and ("anyOf" in one or isinstance(one["default"], dict))] == []
+
+
 # --- docs/protocol.md
 
 

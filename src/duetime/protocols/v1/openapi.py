@@ -8,7 +8,7 @@ people, from docs.html, which needs nothing from any other host.
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -200,7 +200,7 @@ def _query_parameter(name: str, part: Document, schema: Document, components: Ma
     description = part.pop("description", "")
     if "$ref" in part:
         part = {**components[part.pop("$ref").rpartition("/")[2]], **part}
-    parameter: Document = {"name": name, "in": "query", "description": description, "schema": part}
+    parameter: Document = {"name": name, "in": "query", "description": description, "schema": _portable(part)}
     if name in schema["required"]:
         parameter["required"] = True
     return parameter
@@ -272,8 +272,27 @@ def _title(kind: type[DuetimeError]) -> str:
 
 
 def _tidy(schema: Document) -> Document:
-    """The schema with the line breaks of its docstring removed."""
-    return {**schema, "description": " ".join(schema["description"].split())} if "description" in schema else schema
+    """The schema without the line breaks of its docstring."""
+    tidy = _portable(schema)
+    return {**tidy, "description": " ".join(tidy["description"].split())} if "description" in tidy else tidy
+
+
+def _portable(schema: Any) -> Any:
+    """As generators of clients understand it: whole numbers have 64 bits, and there are no defaults that are objects or
+    have one of several types, of which they make code that does not compile. The description says the latter.
+    """
+    if isinstance(schema, list):
+        return [_portable(part) for part in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    part = {name: _portable(value) for name, value in cast("Document", schema).items()}
+    if part.get("type") == "integer":
+        part["format"] = "int64"
+    if "anyOf" in part and "default" in part:
+        part["description"] = "; ".join(filter(None, [part.get("description", ""), f"default: {part.pop('default')}"]))
+    elif isinstance(part.get("default"), dict):
+        del part["default"]
+    return part
 
 
 # --- the two addresses that need no token; each answer is made when it is first asked for
