@@ -138,7 +138,8 @@ def calls_of(page: str) -> str:
 def test_a_topic_whose_calls_all_failed_today_is_not_idle(client: duetime.Client) -> None:
     topic = Topics(client).add("not-idle", "http://127.0.0.1:9/never")
     assert health_of(topic, [], TopicCountsOut(failed=7)) == ("failing", 7)
-    assert health_of(topic, [], TopicCountsOut(failed=7, notified=1)) == ("ok", 0)
+    assert health_of(topic, [], TopicCountsOut(failed=7, notified=1)) == ("unsteady", 0)
+    assert health_of(topic, [], TopicCountsOut(failed=7, notified=100)) == ("ok", 0)
     assert health_of(topic, [], TopicCountsOut()) == ("idle", 0)
 
 

@@ -44,6 +44,8 @@ PER_PAGE = 50
 FAILURES = 5
 CALLS = 100
 MOST_WAITS = 200
+STEADY = 0.9
+"""A topic with a smaller share of calls that worked today is not called healthy."""
 CHECKS = ("lift_cap", "php_fields", "verify_tls")
 NUMBERS = ("cap", "in_flight", "rate")
 TEXTS = ("callback", "name", "delay", "method", "timeout", "retry_if", "schedule", "success", "priority", "creator")
@@ -59,8 +61,8 @@ def _place(visit: Visit) -> TopicAddress:
 
 
 class TopicRow(NamedTuple):
-    """`health` is ok, idle, failing, breaker, halted or offline; `success` is the share of calls today that worked,
-    `times` the median and p99 of the seconds that calls took lately.
+    """`health` is ok, unsteady, idle, failing, breaker, halted or offline; `success` is the share of calls today that
+    worked, `times` the median and p99 of the seconds that calls took lately.
     """
 
     pool: str
@@ -87,7 +89,8 @@ def health_of(topic: TopicOut, troubles: Sequence[TopicTrouble], today: TopicCou
         failures = today.failed
     if failures:
         return "failing", failures
-    return ("ok" if today.notified else "idle"), 0
+    success = success_of(today)
+    return ("idle" if success is None else "unsteady" if success < STEADY else "ok"), 0
 
 
 def success_of(today: TopicCountsOut) -> float | None:
