@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import duetime
 from duetime.worker import daemon
 from duetime.worker.events import NAMES, TaskEvent
@@ -54,6 +56,26 @@ async def gentle(key: str) -> None:
 @app.task(tries=2, backoff="0")
 def boom() -> None:
     raise ValueError("no")
+
+
+RAISED = {
+    "text that UTF-8 cannot encode": ValueError("no such file: \udcff"),
+    "deep": RecursionError("too deep"),
+    "not UTF-8": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    "not JSON": msgspec.DecodeError("malformed"),
+    "cancelled": asyncio.CancelledError(),
+    "base": BaseException("all else"),
+}
+
+
+@app.task(tries=1)
+def raises(what: str) -> None:
+    raise RAISED[what]
+
+
+@app.task(tries=1)
+async def raises_gently(what: str) -> None:
+    raise RAISED[what]
 
 
 @boom.failed

@@ -42,6 +42,25 @@ def all_jobs(queue: Any) -> Iterator[Job]:
                 break
 
 
+@pytest.mark.parametrize("pool", ["processes", "threads", "asyncio"])
+async def test_every_exception_of_a_task_is_its_failure(
+    start: Start, client: duetime.Client, sample: Any, pool: str
+) -> None:
+    for what in sample.RAISED:
+        sample.raises.options(id=f"plain {what}").delay(what)
+        sample.raises_gently.options(id=f"async {what}").delay(what)
+    worker = start("-c", "2", "--pool", pool)
+    queue = client.queue("default")
+    await until(lambda: queue.counts().dead == 2 * len(sample.RAISED))
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == (0, "interrupted")
+    errors = {job.id: job.error.strip().splitlines()[-1] for job in queue.dead.list_jobs().jobs}
+    for colour in ("plain", "async"):
+        assert errors[f"{colour} text that UTF-8 cannot encode"] == "ValueError: no such file: ?"
+        assert errors[f"{colour} deep"] == "RecursionError: too deep"
+        assert errors[f"{colour} base"] == "BaseException: all else"
+
+
 @pytest.mark.parametrize("url", ["sqlite", "redis", "postgres", "mysql"], indirect=True)
 async def test_a_killed_worker_costs_only_what_it_was_running(
     start: Start, client: Any, sample: Any, scale: int

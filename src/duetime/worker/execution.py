@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from duetime.client.checks import error_text
 from duetime.model.errors import NOT_JSON, DuetimeError
 from duetime.model.job import MAX_RESULT
 from duetime.wire.payload import Payload, read
@@ -115,9 +116,12 @@ def execute(app: "App", info: JobInfo, link: JobLink, loop: ThreadLoop, payload:
     Reads the payload from the body unless it is given.
     """
     try:
-        return copy_context().run(_execute, app, info, link, loop, payload or read(info.body))
-    except NOT_JSON as error:
-        return ended_by(UnknownTask(f"job body must be a task, got something else: {error}"))
+        if payload is None:
+            try:
+                payload = read(info.body)
+            except NOT_JSON as error:
+                return ended_by(UnknownTask(f"job body must be a task, got something else: {error}"))
+        return copy_context().run(_execute, app, info, link, loop, payload)
     except BaseException as error:
         return ended_by(error)
 
@@ -136,7 +140,9 @@ async def execute_async(app: "App", info: JobInfo, link: JobLink, payload: Paylo
         task, job = find(app, info, link, payload)
         token = set_current(job)
         return _done(task, payload, await run_task_async(task, job))
-    except (Exception, SystemExit) as error:
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
         return ended_by(error)
     finally:
         if token is not None:
@@ -209,7 +215,7 @@ def describe(error: BaseException) -> Failure:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     lines = "".join(traceback.format_exception(error))
-    return Failure(name, _text(error)[:MAX_MESSAGE], lines[-MAX_TRACEBACK:])
+    return Failure(name, error_text(_text(error)[:MAX_MESSAGE]), error_text(lines[-MAX_TRACEBACK:]))
 
 
 def _text(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from duetime.worker.current_job import JobLink
-from duetime.worker.execution import ThreadLoop, execute, execute_async
+from duetime.worker.execution import ThreadLoop, ended_by, execute, execute_async
 from duetime.worker.fork_server import (
     BUFFER,
     END,
@@ -385,8 +385,10 @@ class LocalPool:
         try:
             link = JobLink(partial(self._host.said, run), self._is_stopping)
             outcome = await execute_async(self._app, run.info(), link, run.payload)
-        except asyncio.CancelledError:
-            outcome = LATE if slot.leave_at else BACK
+        except (
+            asyncio.CancelledError
+        ) as error:  # without a timeout the task has raised it: `close` has removed the slot
+            outcome = LATE if slot.leave_at else ended_by(error)
         self._ended(slot, outcome)
 
     def _ended(self, slot: LocalSlot, outcome: Outcome) -> None:
