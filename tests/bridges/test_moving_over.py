@@ -178,6 +178,23 @@ def test_expired_jobs_at_the_head_of_a_queue_of_lmstfy_hide_none_behind_them(
     lmstfy.close()
 
 
+def test_an_entry_of_lmstfy_that_nobody_can_read_loses_no_job_around_it(
+    theirs: redis.Redis, redis_url: str, store: str
+) -> None:
+    add_lmstfy(theirs, f"{1:026}", b"before")
+    theirs.lpush("q/shop/mail", b"\x01")
+    add_lmstfy(theirs, f"{2:026}", b"after")
+    add_lmstfy(theirs, f"{3:026}", b"later", due_s=SOON_S)
+    cut = struct.pack("<H4sH4sHH", 4, b"shop", 4, b"mail", 1, 26)
+    theirs.zadd("timer_set", {cut: SOON_S})
+    lmstfy = Lmstfy(redis_url)
+    with duetime.connect(store, namespace="shop") as client:
+        assert Relay(lmstfy, client).to_duetime("shop/mail", Queue("shop", "mail"), follow=False) == 3
+    assert theirs.lrange("duetime_held/shop/mail:unreadable", 0, -1) == [b"\x01", cut]
+    assert lmstfy.sizes("shop/mail").total == 0
+    lmstfy.close()
+
+
 def test_messages_of_php_delayqueue_have_the_tries_of_their_topic_and_any_id(
     theirs: redis.Redis, redis_url: str, store: str
 ) -> None:
