@@ -148,7 +148,7 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> str:
 
 
 class CallQuery(Struct, forbid_unknown_fields=True):
-    wait: Annotated[DurationIn, Meta(description="longest time to wait for the answer, at most an hour")] = "5s"
+    wait: Annotated[DurationIn, Meta(description="longest wait for the answer, at most an hour; default: 5s")] = "5s"
 
 
 class ListQuery(Struct, forbid_unknown_fields=True):
