@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.shell import Shell
 
 
@@ -33,3 +35,13 @@ def test_failed_jobs_over_their_threshold(tmp_path: Path) -> None:
     shell.run("release", shell.run("reserve", "mail", "--json").document["lease"], "--kill", "--error", "no")
     assert shell.run("monitor", "mail", "--max-failed", "1").code == 1
     assert shell.run("monitor", "mail", "--max-failed", "2").code == 0
+
+
+@pytest.mark.parametrize("command", ["monitor", "backup a.backup", "move --from URL --to memory:", "move --dry-run"])
+def test_a_url_with_a_typing_error_is_no_empty_store(tmp_path: Path, command: str) -> None:
+    """Which would be fine, backed up and moved."""
+    url = f"sqlite://{tmp_path}/typo.db"
+    words = command.replace("--dry-run", "--from URL --to memory: --dry-run").replace("URL", url).split()
+    refused = Shell(url, tmp_path).run(*words)
+    assert (refused.code, list(tmp_path.iterdir())) == (2, [])
+    assert "typo.db, which has no file: check the URL" in refused.err

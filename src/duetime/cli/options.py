@@ -13,13 +13,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import typer
 
 from duetime.model.clock import SystemClock
-from duetime.model.errors import InvalidRequest, InvalidTime, StoreUnavailable
+from duetime.model.errors import InvalidRequest, InvalidSettings, InvalidTime, StoreUnavailable
+from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_queue
 from duetime.model.when import When, read_when
 
@@ -33,6 +35,19 @@ API_PORT = 7777
 ADMIN_PORT = 7778
 """The ports that `duetime serve` uses if no others are set."""
 GLOBAL_PANEL = "Global options"
+
+
+def file_exists(url: str) -> bool:
+    """False for a SQLite store that opening it would create."""
+    return not url.startswith("sqlite:") or Path(unquote(urlsplit(url).path)).exists()
+
+
+def check_exists(url: str) -> None:
+    """For commands whose result for an empty store looks like success. Raises InvalidSettings if the URL names no file,
+    as after a typing error.
+    """
+    if not file_exists(url):
+        raise InvalidSettings(f"store must exist, got {mask(url)}, which has no file: check the URL")
 
 
 @dataclass(frozen=True, kw_only=True)

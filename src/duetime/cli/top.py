@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from duetime.bridges.foreign import ForeignQueues, Sizes, open_bridge
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, check_exists, takes_options
 from duetime.cli.output import Answer, queue_document
 from duetime.cli.queues import SomeQueues, describe_rules, status_document
 from duetime.client import Client
@@ -346,6 +346,7 @@ def monitor(
         duetime monitor mail --max 1000
         duetime monitor --max-failed 1 --max-late 5m --json
     """
+    check_exists(target.address)
     with target.connect() as client:
         found = [client.queue(name).status() for name in queues] if queues else client.queues()
     found = sorted(found, key=lambda status: status.queue)

@@ -6,11 +6,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote, urlsplit
 
 import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, check_exists, file_exists, takes_options
 from duetime.cli.output import Answer, note, safe
 from duetime.cli.progress import show_progress
 from duetime.client import event_loop
@@ -59,6 +58,7 @@ def move(places: MovePlaces, options: MoveOptions, target: Target) -> None:
         duetime move --from sqlite:///var/lib/duetime/jobs.db --to redis://localhost
         duetime move --from redis://localhost --to postgresql://db/app --follow --json
     """
+    check_exists(places.source)
     if options.dry_run:
         event_loop.run(_survey(places, target.answer))
         return
@@ -99,7 +99,7 @@ async def _survey(places: MovePlaces, answer: Answer) -> None:
             f"{counted(document['jobs'], 'job')} in {counted(len(counts), 'queue')} "
             f"and {counted(len(records), 'record')} of the registry."
         )
-        if _is_there(places.target):
+        if file_exists(places.target):
             target = await stack.enter_async_context(opened_store(places.target))
             skew_ms, queues = await clock_skew_ms(source, target), len(await target.queues())
             document |= {"skew_ms": skew_ms, "target_queues": queues}
@@ -112,10 +112,6 @@ async def _survey(places: MovePlaces, answer: Answer) -> None:
             f"{queue}: {one.ready:,} ready, {one.delayed:,} delayed, {one.leased:,} running, {one.dead:,} failed",
         )
     answer.show(document, text)
-
-
-def _is_there(url: str) -> bool:
-    return not url.startswith("sqlite:") or Path(unquote(urlsplit(url).path)).exists()
 
 
 def _show(report: MoveReport, answer: Answer) -> None:
@@ -170,6 +166,7 @@ def backup(file: BackupFile, target: Target) -> None:
     Examples:
         duetime backup jobs.backup --url redis://localhost
     """
+    check_exists(target.address)
     with show_progress("backup", as_json=target.json, unit="jobs") as progress:
         try:
             done = on_store(target.address, lambda store: write_backup(store, file, progress.advance_to))
