@@ -336,13 +336,21 @@ def test_values_of_several_queues(client: duetime.Client) -> None:
     assert one.poll_last_from_any(["two"], "1ms") is None
 
 
-def test_a_subscriber_gets_every_value_and_failed_ones_again(client: duetime.Client) -> None:
+class NoText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("not yet"), SystemExit("not yet"), NoText()], ids=["error", "exit", "no text"]
+)
+def test_a_subscriber_gets_every_value_and_failed_ones_again(client: duetime.Client, error: BaseException) -> None:
     queue, got, done = BlockingQueue(client, "names"), list[str](), threading.Event()
 
     def consume(value: str) -> None:
         got.append(value)
         if got.count("ann") == 1 and value == "ann":
-            raise ValueError("not yet")
+            raise error
         if sorted(got) == ["ann", "ann", "bob"]:
             done.set()
 

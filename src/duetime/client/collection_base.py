@@ -8,13 +8,14 @@ import asyncio
 import json
 import logging
 import threading
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from duetime.client.call import Call
 from duetime.client.calls import ClientLeases
-from duetime.client.checks import check_callable
+from duetime.client.checks import check_callable, error_text
 from duetime.client.job_building import encode_json
 from duetime.consumer.held_leases import Answer, HeldLeases
 from duetime.duties import run_duty
@@ -184,9 +185,9 @@ class Subscription:
         """Returns what the consumer failed with, empty if it did not fail."""
         try:
             self._consumer(taken.value)
-        except Exception as error:  # the consumer's code may raise anything
+        except BaseException as error:  # the consumer's code may raise anything, and the thread must go on
             log.exception("consumer_failed")
-            return f"{type(error).__name__}: {error}"
+            return error_text("".join(traceback.format_exception_only(error)).strip())
         return ""
 
     # --- in the thread that renews
