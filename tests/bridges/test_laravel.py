@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from msgspec import structs
 
 import duetime
 from duetime.bridges import laravel_worker
@@ -20,6 +21,7 @@ from duetime.bridges.laravel_worker import Handler, LaravelWorker
 from duetime.bridges.payload import make_payload, next_attempt, read_payload
 from duetime.bridges.relay import Relay
 from duetime.model.errors import InvalidRequest, LeaseLost
+from duetime.model.job import NewJob
 from duetime.model.names import Queue
 from tests.bridges.laravel_peer import RETRY_AFTER_S, LaravelPeer, database_peer, execute_sqlite, python_worker
 
@@ -353,6 +355,16 @@ def test_our_jobs_run_in_php_once(peer: LaravelPeer, laravel: LaravelQueues, tmp
     assert laravel.size() == 3
     with peer.working():
         until(lambda: peer.runs() == {0: 1, 1: 1, 2: 1})
+
+
+def test_ids_that_differ_in_case_or_blanks_are_different_jobs(laravel: LaravelQueues) -> None:
+    """MySQL compares texts without case and without blanks at the end."""
+    with duetime.connect("memory:") as client:
+        client.queue("mine").bulk([NewJob(name, b"{}") for name in ("a", "A", "a ")])
+        leased = client.queue("mine").reserve(limit=3)
+        same = [structs.replace(job.delivery, lease=structs.replace(job.lease, born=7)) for job in leased]
+        laravel.accept("default", [one for one in same for _ in range(2)])
+    assert laravel.size() == 3
 
 
 def test_a_body_that_is_no_payload_needs_a_handler(peer: LaravelPeer, tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ class LaravelQueues(ForeignQueues, ABC):
         else:
             theirs = payload.uuid or payload.id or theirs
             attributes["laravel.job"] = payload.names[0][:200].replace("\0", "")
-            tries = payload.tries_after(payload.reservations if attempts is None else attempts)
+            tries = payload.tries_after(payload.attempts if attempts is None else attempts)
         return NewJob(own_id(theirs.encode(), f"{SYSTEM}-"), text, due_at=due_at, tries=tries, attributes=attributes)
 
     # --- what a driver implements, besides ForeignQueues
@@ -317,7 +317,7 @@ class LaravelRedis(LaravelQueues):
     @staticmethod
     def _reserved(queue: str, text: bytes) -> ReservedJob:
         payload = read_payload(text)
-        return ReservedJob(queue, text, payload, payload.reservations, None)
+        return ReservedJob(queue, text, payload, payload.attempts, None)
 
     def _finish(self, job: ReservedJob, part: str, how: str, seconds: float = 0, text: bytes | None = None) -> bool:
         keys = self._keys(job.queue, "reserved", part)

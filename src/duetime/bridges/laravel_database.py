@@ -5,6 +5,7 @@ ours pass each other. The clock is the database's. The relay adds two tables of 
 `duetime_held` (jobs on their way to Duetime) and `duetime_accepted` (ids that came from Duetime in the last week).
 """
 
+import hashlib
 import math
 import re
 import sqlite3
@@ -256,7 +257,9 @@ class LaravelDatabase(LaravelQueues):
             run.write_lock()
             now = run.now()
             run.execute("DELETE FROM duetime_accepted WHERE at < %s", [int(now) - WEEK_S])
-            for job_id, text in texts:
+            for name, text in texts:
+                # A hash, because MySQL compares texts without case.
+                job_id = hashlib.blake2b(name.encode(), digest_size=20).hexdigest()
                 if not run.rows("SELECT id FROM duetime_accepted WHERE id = %s", [job_id]):
                     run.execute("INSERT INTO duetime_accepted (id, at) VALUES (%s, %s)", [job_id, int(now)])
                     self._insert(run, queue, text, now, int(now))

@@ -37,17 +37,13 @@ class LaravelPayload(Struct, rename={"name": "job"}):
     displayName: str | None = None
     uuid: str | None = None
     id: str | None = None
-    attempts: int | UnsetType = UNSET
+    attempts: int = 0
     maxTries: int | None = None
     maxExceptions: int | None = None
     backoff: str | int | UnsetType | None = UNSET
     delay: float | None = None
     retryUntil: float | None = None
     timeoutAt: float | None = None
-
-    @property
-    def reservations(self) -> int:
-        return 0 if self.attempts is UNSET else self.attempts
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -101,7 +97,7 @@ def next_attempt(text: bytes, by: int = 1) -> bytes:
     """The text with the top-level `attempts` raised. Raises InvalidRequest if it has no whole `attempts`."""
     attempts = read_payload(text).attempts
     found = _top_level_attempts(text)
-    if found is None or attempts is UNSET or found[2] != attempts:
+    if found is None or found[2] != attempts:
         raise InvalidRequest("Laravel payload must have a whole number as top-level attempts")
     start, end, number = found
     return b"%b%d%b" % (text[:start], number + by, text[end:])
