@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from duetime.duties import Duty
-from duetime.engine.requests import by_weight, finish_weight
+from duetime.engine.requests import finish_weight
 from duetime.model.backoff import Outage
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Lease, Moved, chunks
@@ -60,6 +60,14 @@ class PendingAck:
     lease: Lease
     reply: OnAck | None
     finish: Finish | None
+
+
+def _has_finish(pending: PendingAck) -> bool:
+    return pending.finish is not None
+
+
+def _weight(pending: PendingAck) -> int:
+    return finish_weight(pending.finish) if pending.finish else 0
 
 
 class HeldLeases(Duty):
@@ -168,11 +176,8 @@ class HeldLeases(Duty):
         try:
             while pending := self._acks[queue]:
                 self._acks[queue] = []
-                plain = [one for one in pending if one.finish is None]
-                full = [one for one in pending if one.finish is not None]
-                for some in chunks(plain):
-                    await self._send(some)
-                for some, _ in by_weight(full, [finish_weight(one.finish) for one in full if one.finish]):
+                # Plain acks first: a call is either an ack or a finish.
+                for some in chunks(sorted(pending, key=_has_finish), size=_weight, key=_has_finish):
                     await self._send(some)
         finally:
             del self._acks[queue]

@@ -35,7 +35,6 @@ from duetime.engine.requests import (
     PushRequest,
     Request,
     ReserveRequest,
-    by_weight,
     check_finish,
     check_ids,
     check_lease,
@@ -268,7 +267,7 @@ class Engine:
             by_queue.setdefault(one.lease.queue, []).append(index)
         answers: dict[int, Finished | DuetimeError | None] = {}
         for queue, indexes in by_queue.items():
-            for chunk, _ in by_weight(indexes, [finish_weight(finishes[index]) for index in indexes]):
+            for chunk in chunks(indexes, size=lambda index: finish_weight(finishes[index])):
                 with _partly_done(answers):
                     found = await self._batcher.run(FinishRequest(queue, [finishes[index] for index in chunk]))
                 answers.update(zip(chunk, found, strict=True))

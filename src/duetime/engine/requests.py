@@ -9,7 +9,7 @@ and at most STEP_BYTES bytes of payload.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from msgspec import Struct
@@ -225,16 +225,3 @@ def finish_weight(one: Finish) -> int:
         + push_weight(one.then)
         + push_weight(one.join.then if one.join else ())
     )
-
-
-def by_weight(items: Sequence[T], weights: Sequence[int]) -> Iterator[tuple[Sequence[T], int]]:
-    """Splits the items into lists that each fit into one call, with their weight; one item always fits."""
-    chunk, total = list[T](), 0
-    for item, weight in zip(items, weights, strict=True):
-        if chunk and total + weight > STEP_BYTES:
-            yield chunk, total
-            chunk, total = [], 0
-        chunk.append(item)
-        total += weight
-    if chunk:
-        yield chunk, total
