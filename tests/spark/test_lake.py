@@ -12,12 +12,15 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from duetime.model.errors import InvalidSettings
+from duetime.model.job import MAX_BODY
 from duetime.spark.lake import delta, in_place
 from duetime.spark.lake import lake as lake_module
 from duetime.spark.lake.files import Files, HadoopFiles, LocalFiles
 from duetime.spark.lake.lake import LITTER_MS, Lake, Manifest, PublishConflict, StagedTooOld
 from duetime.spark.lake.nodes import NodeState, join_nodes, without
+from duetime.spark.load.batch import Batch
 from duetime.spark.schemas import EVENTS, JOBS
+from duetime.spark.session import whole_file_session
 from tests.spark.conftest import FAST_START
 from tests.spark.frames import events
 from tests.spark.rival import run_beside
@@ -72,6 +75,7 @@ def test_other_programs_read_what_is_published(
     assert sums(lake.events.read()) == expected
     assert sums(spark.read.parquet(str(home))) == expected
     assert sums(spark.read.parquet(str(home / "current"))) == expected
+    assert sums(spark.read.option("recursiveFileLookup", "true").parquet(str(home))) == expected
     assert pyarrow.dataset.dataset(home, partitioning="hive").to_table().column("seq").to_pylist().count(1_000) == 0
     assert pyarrow.dataset.dataset(home, partitioning="hive").count_rows() == 6
     assert sums(lake.events.read_files(delta_files(home))) == expected
@@ -146,6 +150,19 @@ def test_files_are_written_where_they_stay(
         assert not staged.read().isEmpty()
     assert {path for path in tmp_path.rglob("*.parquet") if path.name[0] != "."} - links == set(there)
     assert not list((tmp_path / "events" / "_files" / "_staging").iterdir())
+
+
+def test_rows_of_the_greatest_size_are_read_a_few_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark bounds the rows that it reads at a time by number only; equal bodies are small in a file."""
+    count, body = 400, F.expr(f"repeat(string(id % 10), {MAX_BODY})").cast("binary")
+    rows = spark.range(0, count, 1, 1).select(body.alias("body"))
+    batch = Batch.open(spark, str(tmp_path), "large")
+    [file] = batch.write_rows(rows, "files")
+    assert file.bytes < count * MAX_BODY / 10
+
+    read = whole_file_session(spark).read.parquet(f"{batch.home}/{file.name}")
+    assert read.agg(F.sum(F.octet_length("body")), F.bit_xor(F.crc32("body"))).first() == (count * MAX_BODY, 0)
+    assert int(spark.conf.get("spark.sql.parquet.columnarReaderBatchSize")) * MAX_BODY <= 64 * 1024**2
 
 
 def test_a_write_that_fails_says_why_and_shows_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -46,10 +46,15 @@ JAVA_HINT = (
     "(apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
 )
 
+BOUNDED_READS: Mapping[str, str] = {"spark.sql.parquet.columnarReaderBatchSize": "64"}
+"""Spark bounds what it reads of a Parquet file at a time by rows, not by bytes: with its default of 4096, rows with the
+largest bodies (1 MiB) do not fit into a JVM of 2 GB.
+"""
 EVERYWHERE: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    **BOUNDED_READS,
 }
 """The settings that the pipelines rely on, whatever the cluster says."""
 
@@ -149,7 +154,7 @@ def parallelism(spark: SparkSession) -> int:
 def whole_file_session(spark: SparkSession) -> SparkSession:
     """A session like this one in which each file is read by a task of its own, from its first row to its last."""
     session = spark.newSession()
-    for name, value in ONE_FILE_PER_TASK.items():
+    for name, value in {**ONE_FILE_PER_TASK, **BOUNDED_READS}.items():
         session.conf.set(name, value)
     return session
 

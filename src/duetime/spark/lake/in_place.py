@@ -28,10 +28,15 @@ DISTINCT = (
     *("revived_order", "due_order", "first_due_order", "lateness_ms", "run_ms", "early_ms"),
 )
 """Columns of `events` and `jobs` with about as many values as rows."""
+BOUNDED: Mapping[str, str] = {"parquet.page.size.row.check.min": "8"}
+"""Parquet's writer checks the size of pages and row groups after this many rows; its default of 100 rows of the largest
+bodies (1 MiB) are 100 MiB in memory.
+"""
 OPTIONS: Mapping[str, str] = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
     "parquet.block.size": str(ROW_GROUP_BYTES),
+    **BOUNDED,
     "parquet.column.statistics.enabled": "true",
     **{f"parquet.enable.dictionary#{column}": "false" for column in DISTINCT},
 }

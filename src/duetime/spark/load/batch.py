@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from duetime.model.errors import Conflict
 from duetime.spark.lake.files import Files, LocalFiles, check_shared, files_for
-from duetime.spark.lake.in_place import write_in_place
+from duetime.spark.lake.in_place import BOUNDED, write_in_place
 from duetime.stores.bulk import Loaded
 
 # --- progress
@@ -82,7 +82,7 @@ def write_rows(path: Path, rows: int) -> None:
 Record = TypeVar("Record", bound=Struct)
 
 ROWS_PER_FILE = 250_000
-FILE_OPTIONS: Mapping[str, str] = {"maxRecordsPerFile": str(ROWS_PER_FILE)} | {
+FILE_OPTIONS: Mapping[str, str] = {"maxRecordsPerFile": str(ROWS_PER_FILE), **BOUNDED} | {
     f"parquet.enable.dictionary#{column}": "false" for column in ("id", "body", "due_at")
 }
 """Parquet makes no dictionary for columns whose values do not repeat: it would be work for nothing."""
