@@ -33,7 +33,11 @@ SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
 JAVA_VERSION = 17
 LOCAL_MASTER = "local[*]"
-LOCAL_GC = "-XX:+UseParallelGC"
+LOCAL_JAVA = "-XX:+UseParallelGC -XX:CompileThresholdScaling=5"
+"""The parallel garbage collector pauses, but takes a quarter less of the cores that the tasks need. The compilers took
+half of the processor time of a run over a small lake. To compile code after five times as many calls saves a fifth of
+the whole, and still 7 % at a million events.
+"""
 ARCHIVE_LOG = "-Xlog:cds*=off"
 """Java reports every class that it cannot archive, and an archive that does not fit."""
 JAVA_NOTICE = b"WARNING: "
@@ -170,11 +174,9 @@ def _prepare_environment() -> None:
 
 def java_options(*, local: bool) -> str:
     """The JVM's options: log errors only, also while it starts, unless SPARK_CONF_DIR names the user's own settings.
-
-    On one machine also the parallel garbage collector, which pauses but takes a quarter less of the cores that the
-    tasks need.
+    On one machine also LOCAL_JAVA.
     """
-    options = [LOCAL_GC] if local else []
+    options = [LOCAL_JAVA] if local else []
     if "SPARK_CONF_DIR" not in os.environ:
         log_settings = Path(str(files("duetime.spark") / "log4j2.properties"))
         options.append(f"-Dlog4j2.configurationFile={log_settings.as_uri()}")
