@@ -282,10 +282,11 @@ def write_places(lake: Lake, evidence: Evidence, folder: str) -> Placed:
     if lost_jobs:
         lost = placed.where(is_lost)
         few = F.broadcast(lost) if lost_jobs <= BROADCAST_LOST else lost
-        aside = f"{folder}-superseded"
-        audit.superseded(few, born_after(lake, evidence, first)).write.parquet(aside)
-        ended = lake.spark.read.schema(audit.JOB_KEY).parquet(aside)
-        placed = placed if ended.isEmpty() else audit.with_superseded(placed, ended)
+        aside, counted = f"{folder}-superseded", Observation()
+        ended = audit.superseded(few, born_after(lake, evidence, first))
+        ended.observe(counted, F.count(F.lit(1)).alias("jobs")).write.parquet(aside)
+        if counted.get["jobs"]:
+            placed = audit.with_superseded(placed, lake.spark.read.schema(audit.JOB_KEY).parquet(aside))
     return Placed(placed, set(days.splitlines()))
 
 

@@ -213,6 +213,8 @@ def _finishes(lake: Lake, evidence: Evidence, aside: str) -> DataFrame | None:
     now, scanned = evidence.journal, evidence.scanned
     assert scanned is not None
     days = set(about_events(now.manifest).group_days)
+    if not days and not now.late_rows:
+        return None
     events = lake.events.read(manifest=now.manifest, only=lambda file: file.date in days).unionByName(now.late)
     joins.under_way(joins.finishes(evidence.narrowed(events), scanned)).write.parquet(f"{aside}-all")
     found = lake.spark.read.parquet(f"{aside}-all")
