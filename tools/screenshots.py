@@ -98,9 +98,13 @@ class Receiver(BaseHTTPRequestHandler):
         return
 
 
+class ReceiverServer(ThreadingHTTPServer):
+    request_queue_size = 256  # all topics are called at the same moment
+
+
 @contextmanager
 def receiver() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+    with ReceiverServer(("127.0.0.1", 0), Receiver) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
