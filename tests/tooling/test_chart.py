@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from duetime import __version__
-from duetime.model.settings import FIELDS, variable
+from duetime.model.settings import FIELDS, OTHER_VARIABLES, variable
 from duetime.stores.open import SCHEMES
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ if helm := shutil.which("helm", path=f"{ROOT}/.venv/go:{os.environ['PATH']}"):  
         assert server["replicas"] == 3
         [container] = server["template"]["spec"]["containers"]
         names = {one["name"] for one in container["env"]}
-        assert names <= {variable(name) for name in FIELDS}
+        assert names <= {variable(name) for name in FIELDS} | set(OTHER_VARIABLES)
         assert {"DUETIME_STORE", "DUETIME_JOURNAL", "DUETIME_ADMIN_HOST"} <= names
         settings = found["Secret/jobs-duetime-settings"]["stringData"]["duetime.toml"]
         file = tmp_path / "duetime.toml"
