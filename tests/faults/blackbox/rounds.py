@@ -52,8 +52,11 @@ class Round:
     @property
     def recovery_s(self) -> float:
         """From the end of the harm to the first answer to a push that was sent after it."""
-        answers = [push.answered_at for push in self.history.pushes
-                   if push.outcome is Outcome.OK and push.asked_at >= self.healed_at]  # fmt: skip
+        answers = [
+            push.answered_at
+            for push in self.history.pushes
+            if push.outcome is Outcome.OK and min(push.asked_at, push.answered_at) >= self.healed_at
+        ]
         return (min(answers) - self.healed_at) / 1000 if answers else float("inf")
 
     @property
