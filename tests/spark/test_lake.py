@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import duckdb
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
@@ -76,6 +77,8 @@ def test_other_programs_read_what_is_published(
     assert sums(spark.read.parquet(str(home))) == expected
     assert sums(spark.read.parquet(str(home / "current"))) == expected
     assert sums(spark.read.option("recursiveFileLookup", "true").parquet(str(home))) == expected
+    query = "SELECT event, count(*), sum(seq)::BIGINT FROM read_parquet(?) GROUP BY event ORDER BY event"
+    assert duckdb.execute(query, [f"{home}/current/*/*.parquet"]).fetchall() == expected
     assert pyarrow.dataset.dataset(home, partitioning="hive").to_table().column("seq").to_pylist().count(1_000) == 0
     assert pyarrow.dataset.dataset(home, partitioning="hive").count_rows() == 6
     assert sums(lake.events.read_files(delta_files(home))) == expected
