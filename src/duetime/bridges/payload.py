@@ -56,7 +56,7 @@ class LaravelPayload(Struct, rename={"name": "job"}):
         return tuple(name for name in (command, self.name, self.displayName, bare) if isinstance(name, str))
 
     def has_ended(self, attempts: int, tries: int) -> bool:
-        """Returns whether no attempt may begin after so many: `retryUntil` has passed or, without one, `maxTries` (or
+        """True if no further attempt may begin after this many: `retryUntil` has passed or, without one, `maxTries` (or
         else `tries`) are used up. Zero tries are unlimited.
         """
         if ends_at := self.retryUntil or self.timeoutAt:
@@ -65,7 +65,7 @@ class LaravelPayload(Struct, rename={"name": "job"}):
         return 0 < most <= attempts
 
     def tries_after(self, attempts: int) -> int:
-        """The tries that are left after so many attempts, 0 for unlimited ones; at least one."""
+        """The tries that are left after this many attempts: at least one, and 0 for unlimited tries."""
         if self.maxTries == 0 or self.retryUntil or self.timeoutAt:
             return 0
         return min(max(1, (self.maxTries or 1) - attempts), MAX_TRIES)

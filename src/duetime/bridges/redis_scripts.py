@@ -58,7 +58,7 @@ class ForeignRedis:
         self.run("forget", keys, [name, *(part for verb, _, *rest in back for part in (verb, *rest))])
 
     def batch(self, key: str, fields: int) -> list[list[Any]]:
-        """The jobs of a held batch, each with so many fields."""
+        """The jobs of a held batch, each as `fields` values."""
         stored: Any = self.call("LRANGE", key, 0, -1)
         return [stored[n : n + fields] for n in range(0, len(stored), fields)]
 

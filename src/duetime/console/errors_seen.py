@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple
 
 LOOKED_AT = 16_384
-"""Characters of an error that are looked at; the end of a traceback says what happened."""
+"""Characters of an error that are read; the end of a traceback says what happened."""
 LONGEST = 200
 TRACEBACK = "Traceback (most recent call last)"
 FRAMEWORK = ("/duetime/", "/asyncio/", "/concurrent/futures/", "/threading.py", "/contextlib.py", "<frozen ")
@@ -29,8 +29,8 @@ _CODE = re.compile(r"[1-5]\d\d")
 _BEFORE_CODE = re.compile(
     r"(?:^|[:(\[=]\s?|\b(?:status|code|http|smtp|error|answered|returned|got|with)\s)$", re.IGNORECASE
 )
-"""What stands before a number that is a status of HTTP or SMTP. Such a code says what happened, and is kept; the number
-in `customer 297` is not one.
+"""The text before a number that is a status of HTTP or SMTP. Such a code is kept; the number in `customer 297` is not
+one.
 """
 
 

@@ -322,7 +322,7 @@ class Failures:
         return found
 
     async def forget(self, places: Sequence[Place]) -> None:
-        """Read these queues anew when they are looked at next: their dead letters were retried or deleted."""
+        """Read these queues again for the next page: their dead letters were retried or deleted."""
         for place in places:
             self._queues.pop(place, None)
         with suppress(DuetimeError):

@@ -13,7 +13,7 @@ _make_id = IdMaker().make
 def job_line(job: Job, now: int) -> bytes:
     """A line that pushes the job again as a new one: with its due time and what is left of its ttl at `now`.
 
-    A dead job has no due time and no ttl any more; it would be due at once.
+    A dead job has no due time and no ttl any more; it would be due immediately.
     """
     new = NewJob(
         id=job.id,

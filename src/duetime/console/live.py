@@ -66,7 +66,7 @@ class LiveFigures:
         self.closers: list[Callable[[], Awaitable[None]]] = []
         self.troubles: Callable[[], Sequence[TopicTrouble]] = lambda: ()
         siblings.handle(PROCESS_STATE, self._tell)
-        siblings.handle(RUNNING, self._tell_running)
+        siblings.handle(RUNNING, self._report_running)
 
     async def __aenter__(self) -> "LiveFigures":
         await self.meters.__aenter__()
@@ -117,11 +117,11 @@ class LiveFigures:
         found: list[float | None] = [None] * len(leases)
         for reply in await self._siblings.ask_all(RUNNING, msgspec.json.encode(leases)):
             with suppress(msgspec.MsgspecError):  # from a process of another version
-                told = msgspec.json.decode(reply.body, type=list[float | None])
-                found = [known if one is None else one for known, one in zip(found, told, strict=True)]
+                known_here = msgspec.json.decode(reply.body, type=list[float | None])
+                found = [known if one is None else one for known, one in zip(found, known_here, strict=True)]
         return found
 
-    async def _tell_running(self, question: bytes) -> bytes:
+    async def _report_running(self, question: bytes) -> bytes:
         leases = msgspec.json.decode(question, type=list[tuple[str, Lease]])
         return msgspec.json.encode([self._running_here(pool, lease) for pool, lease in leases])
 

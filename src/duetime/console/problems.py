@@ -146,10 +146,10 @@ def from_paused(lines: Sequence[LiveQueue], late_ms: Mapping[tuple[str, Queue], 
 
 
 def from_topics(
-    troubles: Iterable[TopicTrouble], told: Iterable[LiveProblem], sees: Callable[[str, str], bool]
+    troubles: Iterable[TopicTrouble], raised: Iterable[LiveProblem], sees: Callable[[str, str], bool]
 ) -> list[LiveProblem]:
-    """Topics whose calls fail or are not made; where an alert was raised, this says more, and takes its place."""
-    alerts = {one.key: one for one in told if one.kind == "callbacks"}
+    """Topics whose calls fail or are not made; this problem says more than an alert of the topic, and replaces it."""
+    alerts = {one.key: one for one in raised if one.kind == "callbacks"}
     found: dict[str, LiveProblem] = {}
     for trouble in troubles:
         address = TopicAddress.of_key(trouble.topic)

@@ -22,7 +22,7 @@ SNAPSHOT_S = 2.0
 SHARE = 40
 """An answer of the stores is used for at least this many times as long as it took."""
 MANY_QUEUES = 2_000
-"""With at most so many queues, a page that is opened asks the stores anew and waits for their answer."""
+"""With at most this many queues, a page that is opened asks the stores anew and waits for their answer."""
 MANY_WAIT_S = 0.03
 """How long a page waits for the first answer about more queues than that."""
 STORE_S = 5.0

@@ -218,7 +218,7 @@ class RetryingCounts:
         return sorted(found, key=lambda line: line.counts.ready + line.counts.delayed)
 
     async def _count(self, line: LiveQueue, most: int, most_bytes: int) -> tuple[int, int, int, bool]:
-        """How many were tried before, how many were looked at, their bytes, and whether these are all."""
+        """How many were tried before, how many were read, their bytes, and whether these are all."""
         store = self._pools.engine(line.pool).store
         count = looked = size = 0
         for state in (State.READY, State.DELAYED):

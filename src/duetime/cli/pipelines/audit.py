@@ -137,5 +137,5 @@ def _show(answer: Answer, audited: "Audited", findings: Sequence[dict[str, Any]]
     if more := sum(audited.found.values()) - len(findings):
         answer.console.print(f"... and {more:,} more; --json names all, and {audited.folder} has them.")
     if audited.assumed_lost:
-        answer.console.print(f"Assumed lost, and not looked at: {', '.join(audited.assumed_lost)}")
+        answer.console.print(f"Assumed lost, and not read: {', '.join(audited.assumed_lost)}")
     answer.console.print(verdict_text(audited))

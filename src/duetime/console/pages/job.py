@@ -209,8 +209,8 @@ def _ttl_left(visit: Visit, job: Job | None) -> str:
 
 
 def _editable(body: bytes) -> tuple[str, str]:
-    """The body as it is, because other white space is another body to whoever signed it. Forms change line ends, so a
-    body with a carriage return is edited as base64, like one that is no text.
+    """The body unchanged, because a receiver that checks a signature notices other white space. Forms change line ends,
+    so a body with a carriage return is edited as base64, like one that is not text.
     """
     try:
         text = body.decode()

@@ -296,11 +296,11 @@ async def stream(visit: Visit) -> Response:
 
     async def events() -> AsyncIterator[bytes]:
         yield b"retry: 2000\nevent: hello\ndata: 1\n\n"
-        quiet, told = 0, list[str]()
+        quiet, last_away = 0, list[str]()
         async for change in visit.parts.live.changes(visit.parts.draining, every_s=visit.rate):
             away = [pool for pool in change.away if visit.session.pool in ("", pool)]
-            if away != told:
-                told = away
+            if away != last_away:
+                last_away = away
                 yield b"event: away\ndata: " + msgspec.json.encode(away) + b"\n\n"
             quiet = 0 if change.is_new else quiet + 1
             if change.is_new or quiet >= KEEP_ALIVE_EVERY:

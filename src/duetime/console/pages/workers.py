@@ -18,7 +18,7 @@ RUNNING = 50
 SPACES = 20
 UNKNOWN = 50
 OUTPUTS = 20
-"""Of so many jobs the last line of the output is read."""
+"""Number of jobs whose last line of output is read."""
 
 
 class UnknownTaskLine(NamedTuple):
@@ -134,7 +134,7 @@ async def set_paused(visit: Visit, *, paused: bool) -> Response:
     """Workers of the namespace finish their jobs and take no new ones, or go on. Other consumers always go on."""
     namespace, registry = _namespace(visit), visit.engine().store.registry
     name = counter_name(namespace, PAUSES)
-    # Only the sign counts, so two who click at once do not undo each other.
+    # Only the sign counts, so two users who click at the same time do not undo each other.
     value = (await registry.increment(name, 0)).value
     await registry.increment(name, int(paused) - value)
     action = "pause" if paused else "resume"

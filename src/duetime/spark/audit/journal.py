@@ -48,7 +48,7 @@ class OpenSegments:
     def copy(self, ended: Collection[str]) -> dict[str, int]:
         """Copy the lines that are new; answers per node the last entry that a sealed segment's name speaks of.
 
-        `ended` are nodes that write no more; they are not looked at.
+        `ended` are nodes that write no more; they are not read.
         """
         self._looks += 1
         lasts: dict[str, int] = {}

@@ -1,6 +1,6 @@
 """Load and capacity from the tables `jobs` and `stats`: pure transforms.
 
-Load is counted by queue and hour after an origin (now, or a past moment for the back-test). Three numbers are told
+Load is counted by queue and hour after an origin (now, or a past moment for the back-test). Three numbers are kept
 apart: what was known at the origin (*pending*), what came later (*arrived*), and what the weeks before the origin say
 about what comes later (*expected*): the same hour of the week, counting only jobs that were not yet pushed at the
 same moment of their week. So jobs pushed a month ahead are not counted twice, and those pushed a minute ahead are

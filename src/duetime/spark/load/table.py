@@ -113,9 +113,9 @@ def changes(rows: DataFrame, before: DataFrame | None, *, withdraw: bool) -> Dat
     the same id and differ are bad.
     """
     same_id = Window.partitionBy("queue", "id")
-    told = F.xxhash64("digest", "due_at", "action")
+    row_hash = F.xxhash64("digest", "due_at", "action")
     good = F.col("reason").isNull() & F.col("id").isNotNull()
-    differs = good & (F.min(told).over(same_id) != F.max(told).over(same_id))
+    differs = good & (F.min(row_hash).over(same_id) != F.max(row_hash).over(same_id))
     numbered = rows.select(
         *(name for name in ACCEPTED_ROWS.names if name != "reason"),
         F.coalesce("reason", F.when(differs, TWICE)).alias("reason"),

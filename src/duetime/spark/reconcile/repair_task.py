@@ -45,7 +45,7 @@ RESULT_SCHEMA = arrow.schema([(name, RESULT_KINDS[kind]) for name, kind in map(s
 NUMBERS = ("born", "due_at", "expires_at", "tries", "priority", "attempt")
 MARGIN_MS = REPAIR_LIFE_MS // 24
 PLAIN_MS = 60_000
-"""A job that expires sooner than this is looked at by itself."""
+"""A job that expires sooner than this is checked by itself."""
 UNDER_WAY = 2
 """Requests that are sent and not answered, as in a load (see `stores.redis.bulk`)."""
 CHECK_EVERY_S = 0.1

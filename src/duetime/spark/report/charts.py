@@ -220,5 +220,5 @@ def target_line(target_ms: int, axis: str) -> Figure:
 
 
 def height_for(rows: int, *, least: int = 120, each: int = 34) -> int:
-    """Pixels for a chart with so many rows."""
+    """The height in pixels of a chart with this many rows."""
     return max(least, 60 + each * rows)
