@@ -12,6 +12,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+STEPS_TO_ACCEPT = 8
+"""More turns of the loop than there are between a connection that is accepted and the first step of `_serve`."""
+
 
 class LosingProxy:
     """Passes everything on until it is told to lose something. `lost` counts the answers that it lost."""
@@ -46,6 +49,11 @@ class LosingProxy:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._is_refusing = True
+        for listening in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        for _ in range(STEPS_TO_ACCEPT):
+            await asyncio.sleep(0)  # a connection that was accepted leaks if the server is closed before it is served
         self._server.close()
         self.cut()
         await asyncio.gather(*self._serving, return_exceptions=True)
@@ -111,9 +119,10 @@ class LosingProxy:
             self._server_sides.discard(to_redis)
             for way in (asking, answering):
                 way.cancel()
-            await asyncio.gather(asking, answering, return_exceptions=True)
             writer.close()
             to_redis.close()
+            with suppress(asyncio.CancelledError):  # cut() came while the connection ended by itself
+                await asyncio.gather(asking, answering, return_exceptions=True)
 
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int, *, answers: bool
