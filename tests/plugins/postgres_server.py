@@ -10,6 +10,7 @@ on it without any data. `start_postgres(**config)` starts another one with its o
 """
 
 import shutil
+import time
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,7 +60,10 @@ class PostgresServer(DatabaseServer):
     def promote(self) -> None:
         """Let a standby take over; returns once it takes writes."""
         with psycopg.connect(self.url, autocommit=True) as connection:
-            assert connection.execute("SELECT pg_promote(true, 60)").fetchone() == (True,)
+            # A statement that waits here may be cancelled: it has a snapshot, and the standby still removes old rows.
+            assert connection.execute("SELECT pg_promote(false)").fetchone() == (True,)
+            while connection.execute("SELECT pg_is_in_recovery()").fetchone() != (False,):
+                time.sleep(0.01)
 
     def end_sessions(self) -> None:
         """End the connections of all stores."""
