@@ -10,8 +10,8 @@ on it without any data. `start_postgres(**config)` starts another one with its o
 """
 
 import shutil
-import time
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
