@@ -89,9 +89,12 @@ async def test_a_killed_worker_costs_only_what_it_was_running(
     assert queue.dead.list_jobs().jobs == []
 
 
-@pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
-async def test_jobs_of_a_worker_that_stands_still_go_to_another(start: Start, client: Any, sample: Any) -> None:
-    """It stands still for longer than its leases last. What it finishes afterwards is refused by the fence."""
+@pytest.mark.parametrize("url", ["redis"], indirect=True)
+async def test_jobs_of_a_stopped_worker_go_to_another(start: Start, client: Any, sample: Any) -> None:
+    """It is stopped for longer than its leases last. Acks that it sends afterwards are refused by the fence.
+
+    Not on SQLite: a process that is stopped within a transaction keeps the file locked.
+    """
     jobs = 60
     queue = client.queue("default")
     queue.bulk([sample.work.prepare(None, None, (key,), {}).job for key in range(jobs)])
