@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from duetime.engine import Engine
+from duetime.engine.waiters import JUMP_MS
 from duetime.model.job import DEFAULT_TTR_MS, Lease, State
-from duetime.stores.base import JUMP_MS, RulesChange
+from duetime.stores.base import RulesChange
 from tests.simulation.engine_room import (
     LONG_MS,
     OTHER,

@@ -22,6 +22,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from duetime.engine.recorder import Notified, Recorder, StoreCall, needs_flush
+from duetime.engine.waiters import StoreTime
 from duetime.journal.events import MAX_ERROR, REPEATED, Draft, body_fields, write_draft
 from duetime.journal.journal import Journal
 from duetime.journal.registration import (
@@ -33,7 +34,7 @@ from duetime.journal.registration import (
 from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.model.job import Event, Job, Lease, Moved, NewJob
 from duetime.model.names import Queue
-from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store, StoreTime, get_all, pushed_parts
+from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store, get_all, pushed_parts
 from duetime.stores.finishes import Finish, Finished, SeenJoin, following_jobs, seen_join
 
 Answers = Sequence[object]
