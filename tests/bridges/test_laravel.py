@@ -158,10 +158,11 @@ def test_both_sides_share_the_work_and_a_killed_one_loses_nothing(
             until(lambda: set(peer.runs()) | {n for n, _ in ours.ran} == set(range(count)), 60 + RETRY_AFTER_S)
             until(lambda: laravel.pending_size() + laravel.delayed_size() == 0)
     ran = peer.runs() + Counter(n for n, _ in ours.ran)
-    assert sum(ran.values()) == count
     # The killed worker may have been cut off after it wrote its line and before it deleted the job. In SQLite, PHP's
-    # delete may fail with "database is locked", because it reads before it writes.
-    assert laravel.reserved_size() <= (1 if not peer.url.startswith("sqlite") else count / 20)
+    # delete may fail with "database is locked", because it reads before it writes. Such jobs come back after
+    # `retry_after`, too.
+    repeated = sum(ran.values()) - count + laravel.reserved_size()
+    assert 0 <= repeated <= (1 if not peer.url.startswith("sqlite") else count / 20)
 
 
 @pytest.mark.parametrize("producer", ["php", "python"])

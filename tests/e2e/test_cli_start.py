@@ -159,7 +159,7 @@ def test_what_may_follow(line: str, expected: set[str], shell: Shell) -> None:
 def test_each_shell_is_answered_in_its_form(shell: Shell) -> None:
     words = {"_TYPER_COMPLETE_ARGS": "duetime queue pa"}
     assert shell.run(_DUETIME_COMPLETE="complete_zsh", **words).out == (
-        """_arguments '*: :(("pause":"Stop deliveries; pushes, acks and expiry go on."))'\n"""
+        """_arguments '*: :(("pause":"Stop deliveries; pushes, acks and expiry continue."))'\n"""
     )
     assert shell.run(_DUETIME_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="duetime push x ").out == "_files\n"
     assert shell.run(_DUETIME_COMPLETE="complete_fish", _TYPER_COMPLETE_FISH_ACTION="is-args", **words).code == 0
@@ -167,7 +167,7 @@ def test_each_shell_is_answered_in_its_form(shell: Shell) -> None:
     assert shell.run(_DUETIME_COMPLETE="complete_fish", _TYPER_COMPLETE_FISH_ACTION="is-args", **none).code == 1
     word = {"_TYPER_COMPLETE_WORD_TO_COMPLETE": "pa"}
     shown = shell.run(_DUETIME_COMPLETE="complete_powershell", **words, **word).out
-    assert shown == "pause:::Stop deliveries; pushes, acks and expiry go on.\n"
+    assert shown == "pause:::Stop deliveries; pushes, acks and expiry continue.\n"
 
 
 def test_the_script_for_a_shell_is_still_typers(shell: Shell) -> None:

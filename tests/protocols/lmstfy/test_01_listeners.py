@@ -82,7 +82,6 @@ async def test_every_admin_route_has_its_methods_and_no_other(server: Server, pa
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/api",
         "/api/",
         "/api/ns",
