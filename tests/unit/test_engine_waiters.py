@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from duetime.engine import Engine
-from duetime.engine.waiters import JUMP_MS
+from duetime.engine.recorder import JUMP_MS
 from duetime.model.job import DEFAULT_TTR_MS, Lease, State
 from duetime.stores.base import RulesChange
 from tests.simulation.engine_room import (

@@ -21,8 +21,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from duetime.engine.recorder import Notified, Recorder, StoreCall, needs_flush
-from duetime.engine.waiters import StoreTime
+from duetime.engine.recorder import Notified, Recorder, StoreCall, StoreTime, needs_flush
 from duetime.journal.events import MAX_ERROR, REPEATED, Draft, body_fields, write_draft
 from duetime.journal.journal import Journal
 from duetime.journal.registration import (
