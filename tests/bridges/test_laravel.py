@@ -23,7 +23,7 @@ from duetime.bridges.relay import Relay
 from duetime.model.errors import InvalidRequest, LeaseLost
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
-from tests.bridges.laravel_peer import RETRY_AFTER_S, LaravelPeer, database_peer, execute_sqlite, python_worker
+from tests.bridges.laravel_peer import LaravelPeer, database_peer, execute_sqlite, python_worker
 
 PREFIX = "shop_database_"
 
@@ -147,7 +147,8 @@ def test_python_runs_what_php_pushes(peer: LaravelPeer, laravel: LaravelQueues) 
 def test_both_sides_share_the_work_and_a_killed_one_loses_nothing(
     peer: LaravelPeer, laravel: LaravelQueues, scale: int
 ) -> None:
-    count = 100 * scale
+    count, retry_after_s = 100 * scale, 15
+    peer.config["connection"]["retry_after"] = retry_after_s
     peer.run("push", "default", count, 2)
     with Worker(laravel) as ours:
         with peer.working() as php:
@@ -155,7 +156,7 @@ def test_both_sides_share_the_work_and_a_killed_one_loses_nothing(
             php.kill()
         with peer.working():
             # A job that was killed before it wrote its line comes back after `retry_after`.
-            until(lambda: set(peer.runs()) | {n for n, _ in ours.ran} == set(range(count)), 60 + RETRY_AFTER_S)
+            until(lambda: set(peer.runs()) | {n for n, _ in ours.ran} == set(range(count)), 60 + retry_after_s)
             until(lambda: laravel.pending_size() + laravel.delayed_size() == 0)
     ran = peer.runs() + Counter(n for n, _ in ours.ran)
     # The killed worker may have been cut off after it wrote its line and before it deleted the job. In SQLite, PHP's
