@@ -203,7 +203,7 @@ def test_json_is_formatted_for_editing_when_asked_for(
     queue = client.queue(place["queue"])
     job_id = queue.later("1h", b'{"a":[1.50],"b":2}').id
     form = boss.get("new", **place, id=job_id, mode="edit").text
-    assert '{"a":[1.50],"b":2}</textarea>' in unescape(form)  # to whoever signed it, another space is another body
+    assert '{"a":[1.50],"b":2}</textarea>' in unescape(form)  # a signature covers white space, too
     [link] = re.findall(r'href="([^"]+)">Format JSON<', form)
     formatted = boss.http.get(unescape(link)).text
     assert '"a": [\n    1.50\n  ],' in unescape(formatted)

@@ -1,6 +1,7 @@
 """The search box: an id, finished ones included, a queue, and a text in all jobs."""
 
 import re
+import tracemalloc
 import uuid
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pyarrow import parquet
 
 import duetime
 from duetime.console import lake_lookup
+from duetime.console.journal_lookup import MOST_IDS
 from duetime.console.lake_lookup import EVENT_COLUMNS, JOB_COLUMNS, FoundInLake, find_in_lake, read_entries
 from duetime.console.searches import readable
 from duetime.model.names import Queue
@@ -113,7 +115,7 @@ DAY = 1_794_000_000_000
 def write_lake(folder: Path, table: str, rows: list[dict[str, Any]]) -> None:
     """One file of a table as pipelines publish it, with the columns that the console reads."""
     place = folder / table / "current" / "date=2026-11-06"
-    place.mkdir(parents=True)
+    place.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pyarrow.Table.from_pylist(rows), place / "part-0.parquet")
 
 
@@ -151,6 +153,19 @@ def test_a_job_that_the_journal_forgot_is_found_in_the_lake(
             assert "mail-1" in both.text
             assert "mail-2" in both.text
             assert "nail-1" not in both.text
+
+
+def test_a_short_text_holds_few_rows_of_the_lake_in_memory(lake: Path) -> None:
+    [file] = lake.glob("jobs/current/*/*.parquet")
+    row = parquet.ParquetFile(file).read().to_pylist()[0]
+    write_lake(lake, "jobs", [row | {"id": f"mail-{n}"} for n in range(30_000)])
+    find_in_lake(str(lake), "mail-1")  # imports pyarrow
+    tracemalloc.start()
+    found = find_in_lake(str(lake), "m")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(found.jobs), found.is_whole) == (MOST_IDS, False)
+    assert peak < 5_000_000
 
 
 def test_a_search_says_that_it_could_not_read_the_lake(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

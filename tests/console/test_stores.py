@@ -52,7 +52,7 @@ def test_members_of_a_group_are_shown_with_the_one_that_drains(site: Served) -> 
     assert english_words(chinese, "default", "wide", "odd", "ticks", "PostgreSQL", "MySQL", "SQLite") == set()
     assert shown.count(">drains<") == 1
     assert shown.count("every commit, synchronous=FULL") == 5  # the pools default and wide, and the members of wide
-    # What the jobs take is told from how full the whole disk is, also for a group.
+    # The room of the jobs is shown apart from that of the whole disk, also for a group.
     assert shown.count("<dt>Size</dt>") == shown.count("<dt>Whole disk</dt>") == 2
 
 

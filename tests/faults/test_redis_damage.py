@@ -207,7 +207,7 @@ async def test_a_foreign_name_among_the_queues_does_not_stop_the_reaper(
     agenda = keys.companion(keys.prefix(QUEUE))
     client.zadd(agenda, {name: 1})
 
-    # Then it ends in the next round, and no round is repeated at once
+    # Then it ends in the next round, and no round is repeated immediately
     await store.reap()
     reaped = await store.reap()
     assert [moved.event for moved in reaped.moved[QUEUE]] == [Event.LEASE_EXPIRED]
@@ -215,7 +215,7 @@ async def test_a_foreign_name_among_the_queues_does_not_stop_the_reaper(
     assert again.moved == {}
     assert again.next_at is None or again.next_at > again.now
 
-    # And the name stays for a person to read, who is told once
+    # And the name stays; the log names it once
     assert client.zscore(agenda, name) is not None
     assert [record.message for record in caplog.records] == ["reaper_skips_queue"]
 

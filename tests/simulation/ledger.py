@@ -1,7 +1,7 @@
 """The truth of a simulation: a memory store that keeps books, and the watch at the engine's side of the wire.
 
 `Ledger` writes down every move at the instant it happens, below all faults, and complains about one that cannot be:
-a delivery before its time or beside a live lease, a lease taken back too early, a job that comes from nowhere. The
+a delivery before its time or during a live lease, a lease taken back too early, a job that comes from nowhere. The
 members of a group keep the same books, so a job that exists on both of them is found.
 `Wire` is an engine's own faulty connection to it and knows which leases reached the engine and which it gave back.
 `Notebook` is the engine's recorder: it takes its time to write, as a disk does, and sometimes fails.
@@ -159,7 +159,7 @@ class Ledger(MemoryStore):
         self.books.events[Event.DELIVERED] += 1
         self.books.history.append((now, Event.DELIVERED, lease.queue.name, lease.id, lease.born, lease.attempt))
         if entry is None or entry.place != WAITING:
-            self._complain("delivered beside a live lease, or from nowhere", delivery, entry)
+            self._complain("delivered during a live lease, or from nowhere", delivery, entry)
         elif (entry.born, entry.attempt + 1) != (lease.born, lease.attempt):
             self._complain("delivered under a wrong number", delivery, entry)
         if delivery.due_at > now or (delivery.expires_at and delivery.expires_at < now):

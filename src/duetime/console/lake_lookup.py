@@ -55,6 +55,9 @@ EVENT_COLUMNS = (
 EVENTS = {"waiting": Event.ACCEPTED, "leased": Event.DELIVERED}
 """The events for those outcomes of `jobs` that are not named like an event."""
 
+MOST_ROWS = 2_000
+"""Rows of one file that a look-up holds in memory."""
+
 
 class FoundInLake(NamedTuple):
     """`is_whole` is False if there was no time to read everything, or if nothing can be read here."""
@@ -91,8 +94,8 @@ def read_entries(setting: str, pool: str, queue: Queue, job_id: str) -> list[Ent
         return []
 
     def rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-        found = _rows(path, columns, job_id)
-        return [row for row in found if row["id"] == job_id and (row["pool"], _queue(row)) == (pool, queue)]
+        found = _rows(path, columns, job_id, is_id=True)
+        return [row for row in found if (row["pool"], _queue(row)) == (pool, queue)]
 
     job = next((found[-1] for path in _files(setting, "jobs") if (found := rows(path, JOB_COLUMNS))), None)
     if job is None:
@@ -136,19 +139,19 @@ def _files(setting: str, table: str) -> list[Path]:
     return sorted(folder.resolve().glob("date=*/*.parquet"), reverse=True)
 
 
-def _rows(path: Path, columns: Sequence[str], beginning: str) -> list[dict[str, Any]]:
-    import pyarrow.compute as pc  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs] - not every server has it
-    import pyarrow.parquet as pq  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+def _rows(path: Path, columns: Sequence[str], beginning: str, *, is_id: bool = False) -> list[dict[str, Any]]:
+    """The rows whose id begins with this text, or is it: at most MOST_ROWS, because any text may be searched for."""
+    import pyarrow.dataset as ds  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs] - not every server has it
 
-    parquet, compute = cast("Any", pq), cast("Any", pc)
-    field = compute.field("id")
+    dataset = cast("Any", ds)
+    field = dataset.field("id")
     # Parquet knows the least and greatest id of each part of a file, so that most parts are not read.
-    wanted = (field >= beginning) & (field < beginning + "\U0010ffff")
+    wanted = field == beginning if is_id else (field >= beginning) & (field < beginning + "\U0010ffff")
     try:
-        found = parquet.read_table(path, columns=list(columns), filters=wanted, partitioning=None, use_threads=False)
+        table = dataset.dataset(path, format="parquet")
+        return table.head(MOST_ROWS, columns=list(columns), filter=wanted, use_threads=False).to_pylist()
     except FileNotFoundError:  # removed since it was listed
         return []
-    return found.to_pylist()
 
 
 def _queue(row: dict[str, Any]) -> Queue:
