@@ -50,10 +50,10 @@ class MysqlServer(DatabaseServer):
     def __init__(self, folder: Path, **options: Setting) -> None:
         super().__init__(folder)
         self.options = DEFAULTS | {name.replace("_", "-"): value for name, value in options.items()}
-        self._run(
+        self._make_data(
             find_program("mariadb-install-db"),
+            "--datadir",
             "--no-defaults",
-            f"--datadir={folder / 'data'}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
             "--skip-name-resolve",

@@ -1,13 +1,16 @@
 """Free TCP ports on the loopback interface.
 
-`free_port` is a port for one test; `find_free_port()` is for helpers that start servers. The port is free when it is
-handed out, not reserved: a server that can take port 0 and say which one it got is better still. The kernel gives no
-such port to a connection or to a server on port 0, so it is still free when a server that was killed comes back.
+`free_port` is a port for one test; `find_free_port()` is for helpers that start servers. No test process of this
+machine gets it a second time while this one lives, and the kernel gives no such port to a connection or to a server on
+port 0: it is still free when the server binds it, and when a server that was killed comes back.
 """
 
+import fcntl
 import functools
+import os
 import random
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,7 +26,31 @@ def find_free_port() -> int:
                 probe.bind(("127.0.0.1", CHANCE.choice(ports_of_nobody())))
             except OSError:
                 continue
-            return int(probe.getsockname()[1])
+            port = int(probe.getsockname()[1])
+        if claim(port):
+            return port
+
+
+def claim(port: int) -> bool:
+    """Returns whether this process has just become the one that may use the port, which lasts until it ends."""
+    if port in _claimed:
+        return False
+    try:
+        fcntl.lockf(claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    _claimed.add(port)
+    return True
+
+
+_claimed = set[int]()
+
+
+@functools.cache
+def claims() -> int:
+    """An empty file that all test processes of this user have open: the one that locks byte N has port N."""
+    path = Path(tempfile.gettempdir()) / f"duetime-test-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def kernels_ports() -> range:

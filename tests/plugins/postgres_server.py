@@ -46,11 +46,12 @@ class PostgresServer(DatabaseServer):
         self._programs = find_postgres_folder()
         inherited = standby_of.config if standby_of else DEFAULTS
         self.config: dict[str, Setting] = {**inherited, "unix_socket_directories": str(folder), **config}
-        data = ["-D", str(folder / "data")]
         if standby_of is None:
-            self._run(self._program("initdb"), *data, "-A", "trust", "-U", "duetime", "--no-sync", "-E", "UTF8")
+            how = ("-A", "trust", "-U", "duetime", "--no-sync", "-E", "UTF8")
+            self._make_data(self._program("initdb"), "--pgdata", *how)
         else:
             where = f"host=127.0.0.1 port={standby_of.port} user=duetime"
+            data = ["-D", str(folder / "data")]
             self._run(self._program("pg_basebackup"), *data, "-d", where, "-R", "-c", "fast", "--no-sync")
 
     @property
