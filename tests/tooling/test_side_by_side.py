@@ -1,8 +1,11 @@
 """CI's two cores: tests that need no shared Spark session are not queued behind those that do."""
 
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+
+import pytest
 
 from tests.plugins.side_by_side import SPARK, WITHOUT_SESSION, SideBySide, pytest_collection_modifyitems
 
@@ -16,18 +19,24 @@ def test_files_without_the_shared_session_are_listed() -> None:
     assert list(WITHOUT_SESSION) == without
 
 
-def test_only_tests_of_the_shared_session_share_a_process() -> None:
-    scope = SideBySide._split_scope
+@pytest.mark.parametrize("is_full", [False, True])
+def test_only_tests_that_share_something_share_a_process(is_full: bool) -> None:
+    lane = SimpleNamespace(config=SimpleNamespace(getoption=lambda _: is_full))
+    scope = partial(SideBySide._split_scope, lane)  # pyright: ignore[reportArgumentType]
     shared = [f"{SPARK}test_{name}.py::test_x" for name in ("audit", "schedule")]
+    image = [f"tests/tooling/test_deploy.py::test_the_image_{what}" for what in ("is_small", "builds")]
     alone = [f"{SPARK}test_{name}.py::test_x" for name in ("cluster", "connect")]
-    assert {scope(None, test) for test in shared} == {SPARK}  # pyright: ignore[reportArgumentType]
-    assert [scope(None, test) for test in alone] == alone  # pyright: ignore[reportArgumentType]
+    assert {*map(scope, shared)} == {SPARK}
+    assert len({*map(scope, image)}) == 1
+    assert [*map(scope, alone)] == alone
+    assert (scope(f"{SPARK}test_growth.py::test_x") == SPARK) is not is_full
 
 
 def test_long_tests_come_first() -> None:
-    items = [SimpleNamespace(nodeid=f"tests/{name}/test_x.py::test_x") for name in ("unit", "spark", "docs", "faults")]
+    files = ("unit/test_x.py", "spark/test_x.py", "docs/test_x.py", "docs/test_call_paths.py", "faults/test_x.py")
+    items = [SimpleNamespace(nodeid=f"tests/{file}::test_x") for file in files]
     pytest_collection_modifyitems(items)  # pyright: ignore[reportArgumentType]
-    assert [item.nodeid.split("/")[1] for item in items] == ["spark", "faults", "unit", "docs"]
+    assert [files.index(item.nodeid[6:-8]) for item in items] == [1, 3, 4, 0, 2]
 
 
 def test_what_is_done_is_not_counted_again() -> None:
