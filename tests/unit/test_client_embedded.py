@@ -4,7 +4,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,20 +12,12 @@ import duetime
 from duetime.model.errors import InvalidRequest, InvalidTime, JobExists, JobNotFound, LeaseLost, NoAnswer
 from duetime.model.job import Event, IfExists, NewJob, State
 
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store_kind(request: pytest.FixtureRequest) -> str:
-    return request.param
+STORE_KINDS = ["memory", "sqlite"]
 
 
 @pytest.fixture
-def url(store_kind: str, tmp_path: Path) -> str:
-    return "memory:" if store_kind == "memory" else f"sqlite://{tmp_path}/jobs.db"
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[duetime.Client]:
-    with duetime.connect(url) as client:
+def client(store_url: str) -> Iterator[duetime.Client]:
+    with duetime.connect(store_url) as client:
         yield client
 
 
@@ -111,8 +102,8 @@ def test_cancel_reschedule_and_missing_jobs(client: duetime.Client) -> None:
         queue.push("x", delay=1, due_at="2030-01-01T00:00:00Z")
 
 
-async def test_the_async_client_closes_from_another_task(url: str) -> None:
-    client = duetime.connect_async(url)
+async def test_the_async_client_closes_from_another_task(store_url: str) -> None:
+    client = duetime.connect_async(store_url)
     await client.queue("a").push("x")
     assert (await client.queue("a").counts()).ready == 1
     await asyncio.create_task(client.close())

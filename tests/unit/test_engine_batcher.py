@@ -1,21 +1,52 @@
 """Group commit: who shares a call, who gets which answer, and what becomes of callers that go away."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import chain
 from typing import Any
 
 import pytest
 
-from duetime.engine.batcher import ReplyScheduler
+from duetime.engine.batcher import Lane, ReplyScheduler
+from duetime.engine.requests import Request
 from duetime.model.errors import DuetimeError, JobExists, StoreUnavailable
 from duetime.model.names import Queue
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
-from tests.unit.text_lane import TextLane
 
 QUEUE = Queue("shop", "mail")
 OTHER = Queue("shop", "sms")
 CALL_S = 1.0
+
+
+class Text(Request[str], frozen=True):
+    text: str
+    size: int
+
+    def weight(self) -> int:
+        return self.size
+
+
+class TextLane(Lane[Text, str]):
+    """Of the batcher: its requests are texts."""
+
+    def __init__(
+        self,
+        call: Callable[[Queue, Sequence[str]], Awaitable[Sequence[str | DuetimeError]]],
+        replies: ReplyScheduler,
+        *,
+        max_weight: int,
+        orphan: Callable[[str], None] = lambda text: None,
+        flushed: Callable[[], asyncio.Future[None]] | None = None,
+    ) -> None:
+        super().__init__(replies, max_weight=max_weight, flushed=flushed)
+        self._call = call
+        self.orphan = orphan
+
+    async def call(self, queue: Queue, requests: Sequence[Text]) -> Sequence[str | DuetimeError]:
+        return await self._call(queue, [request.text for request in requests])
+
+    async def run(self, queue: Queue, text: str, weight: int = 1) -> str:
+        return await super().run(Text(queue, text, weight))
 
 
 class CountingStore:
@@ -124,18 +155,16 @@ async def test_a_store_that_answers_too_little_fails_its_callers_and_leaves_none
     ],
     ids=str,
 )
-def test_weight_bounds_a_call_but_one_request_always_fits(weights: list[int], calls: list[int]) -> None:
-    async def main() -> None:
-        store = CountingStore()
-        async with asyncio.TaskGroup() as group:
-            batch = store.batch(group, max_weight=10)
-            texts = [f"r{number}" for number in range(len(weights))]
+@virtual_time
+async def test_weight_bounds_a_call_but_one_request_always_fits(weights: list[int], calls: list[int]) -> None:
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group, max_weight=10)
+        texts = [f"r{number}" for number in range(len(weights))]
 
-            await asyncio.gather(*(batch.run(QUEUE, *one) for one in zip(texts, weights, strict=True)))
-            assert [len(call) for call in store.calls] == calls
-            assert [*chain.from_iterable(store.calls)] == texts, "first come, first served"
-
-    run_virtual(main())
+        await asyncio.gather(*(batch.run(QUEUE, *one) for one in zip(texts, weights, strict=True)))
+        assert [len(call) for call in store.calls] == calls
+        assert [*chain.from_iterable(store.calls)] == texts, "first come, first served"
 
 
 @virtual_time
@@ -254,20 +283,18 @@ def cancelled_runner(after_s: float | None) -> Callable[[Coroutine[Any, Any, Non
 
 
 @pytest.mark.parametrize("after_s", [None, CALL_S / 2])
-def test_a_runner_that_is_cancelled_leaves_no_caller_hanging(after_s: float | None) -> None:
-    async def main() -> None:
-        store = CountingStore()
-        batch = TextLane(store.call, ReplyScheduler(cancelled_runner(after_s)), max_weight=1)
-        tasks = [asyncio.ensure_future(batch.run(QUEUE, text)) for text in "abc"]
-        async with asyncio.timeout(CALL_S):
-            await asyncio.wait(tasks)
+@virtual_time
+async def test_a_runner_that_is_cancelled_leaves_no_caller_hanging(after_s: float | None) -> None:
+    store = CountingStore()
+    batch = TextLane(store.call, ReplyScheduler(cancelled_runner(after_s)), max_weight=1)
+    tasks = [asyncio.ensure_future(batch.run(QUEUE, text)) for text in "abc"]
+    async with asyncio.timeout(CALL_S):
+        await asyncio.wait(tasks)
 
-        # Two calls were under way, the third caller was in none.
-        errors = [task.exception() for task in tasks]
-        assert all(isinstance(error, StoreUnavailable) for error in errors)
-        assert [error.outcome_unknown for error in errors] == [after_s is not None, after_s is not None, False]
-
-    run_virtual(main())
+    # Two calls were under way, the third caller was in none.
+    errors = [task.exception() for task in tasks]
+    assert all(isinstance(error, StoreUnavailable) for error in errors)
+    assert [error.outcome_unknown for error in errors] == [after_s is not None, after_s is not None, False]
 
 
 @virtual_time
@@ -310,3 +337,90 @@ async def test_a_second_call_goes_out_only_when_it_is_full() -> None:
         assert store.calls == [["a"], ["b", "c", "d"]]
         assert await asyncio.gather(first, *more) == ["A", "B", "C", "D", "E", "F"]
         assert store.calls == [["a"], ["b", "c", "d"], ["e", "f"]]
+
+
+# --- a batch whose answers wait for a promise: the next call does not, and nobody is forgotten
+
+
+class StoreWithPromises:
+    """Answers in capitals at once; its promises are kept or broken by hand, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.promises: list[asyncio.Future[None]] = []
+        self.orphans: list[str] = []
+
+    async def call(self, queue: Queue, requests: Sequence[str]) -> Sequence[str | DuetimeError]:
+        self.calls.append(list(requests))
+        await asyncio.sleep(0.01)
+        return [JobExists(request) if request.startswith("bad") else request.upper() for request in requests]
+
+    def promise(self) -> asyncio.Future[None]:
+        self.promises.append(asyncio.get_running_loop().create_future())
+        return self.promises[-1]
+
+    def batch(self, group: asyncio.TaskGroup) -> TextLane:
+        return TextLane(
+            self.call,
+            ReplyScheduler(group.create_task),
+            max_weight=10,
+            orphan=self.orphans.append,
+            flushed=self.promise,
+        )
+
+
+@virtual_time
+async def test_calls_go_on_while_answers_wait() -> None:
+    store = StoreWithPromises()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group)
+        tasks: list[asyncio.Task[str]] = []
+        for text in "abc":
+            tasks.append(group.create_task(batch.run(QUEUE, text)))
+            await asyncio.sleep(0.1)
+        assert store.calls == [["a"], ["b"], ["c"]]
+        assert batch._inboxes == {}
+        assert not any(task.done() for task in tasks)
+        for promise, task in zip(store.promises, tasks, strict=True):
+            promise.set_result(None)
+            assert await task == task.result()
+        assert [task.result() for task in tasks] == ["A", "B", "C"]
+
+
+@virtual_time
+async def test_a_failed_flush_fails_each_successful_answer() -> None:
+    store = StoreWithPromises()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group)
+        tasks = [asyncio.ensure_future(batch.run(QUEUE, text)) for text in ("a", "bad", "c")]
+        await asyncio.sleep(0.1)
+        store.promises[0].set_exception(StoreUnavailable("no disk", unknown=True))
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert answers == [StoreUnavailable("no disk"), JobExists("bad"), StoreUnavailable("no disk")]
+        assert answers[0] is not answers[2]
+        assert all(isinstance(answers[at], StoreUnavailable) and answers[at].outcome_unknown for at in (0, 2))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_answer_is_delivered_orphaned_or_failed_whenever_its_caller_is_cancelled(broken: bool) -> None:
+    async def main(steps: int) -> bool:
+        store = StoreWithPromises()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        async with asyncio.TaskGroup() as group:
+            batch = store.batch(group)
+            task = asyncio.ensure_future(batch.run(QUEUE, "a"))
+            loop.after_steps(steps, task.cancel)
+            await asyncio.sleep(0.02)
+            for promise in store.promises:
+                if broken:
+                    promise.set_exception(StoreUnavailable("no disk"))
+                else:
+                    promise.set_result(None)
+            await asyncio.wait([task])
+            await asyncio.sleep(0.02)
+        taken = [] if task.cancelled() or task.exception() else [task.result()]
+        assert taken + store.orphans == (["A"] if store.calls and not broken else [])
+        return task.cancelled()
+
+    assert {run_virtual(main(steps)) for steps in range(1, 25)} == {True, False}

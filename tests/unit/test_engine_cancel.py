@@ -14,7 +14,7 @@ from duetime.engine.requests import ReserveRequest
 from duetime.model.job import State
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, given_store, ids, push, settle, waiting
-from tests.simulation.virtual_loop import VirtualLoop, run_virtual
+from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
 
 MOST_STEPS = 400
 JOBS = {QUEUE: ["a", "b", "c"], OTHER: ["d", "e", "f"]}
@@ -94,38 +94,34 @@ def test_no_lease_leaks_when(scenario: Scenario, limit: int, latency_s: float) -
     pytest.fail("the consumer never came through")
 
 
-def test_a_returned_job_goes_to_the_next_consumer_immediately() -> None:
-    async def main() -> None:
-        store = given_store()
-        async with Engine(store) as engine:
-            consumer = await waiting(engine)
-            store.slow("reserve", answer=0.05)
-            await push(engine, "a")
-            await settle()
+@virtual_time
+async def test_a_returned_job_goes_to_the_next_consumer_immediately() -> None:
+    store = given_store()
+    async with Engine(store) as engine:
+        consumer = await waiting(engine)
+        store.slow("reserve", answer=0.05)
+        await push(engine, "a")
+        await settle()
+        consumer.cancel()
+        started = asyncio.get_running_loop().time()
+        [delivery] = await engine.reserve([QUEUE], wait_ms=LONG_MS)
+        assert (delivery.lease.attempt, delivery.used) == (2, 1)
+        assert asyncio.get_running_loop().time() - started <= 0.25
+
+
+@virtual_time
+async def test_five_thousand_consumers_that_are_cancelled_leave_nothing() -> None:
+    store = given_store()
+    async with Engine(store) as engine:
+        consumers = [asyncio.create_task(engine.reserve([QUEUE, OTHER], wait_ms=LONG_MS)) for _ in range(5000)]
+        await settle()
+        assert engine.parked == 5000
+        await push(engine, "a", "b")
+        for consumer in consumers:
             consumer.cancel()
-            started = asyncio.get_running_loop().time()
-            [delivery] = await engine.reserve([QUEUE], wait_ms=LONG_MS)
-            assert (delivery.lease.attempt, delivery.used) == (2, 1)
-            assert asyncio.get_running_loop().time() - started <= 0.25
-
-    run_virtual(main())
-
-
-def test_five_thousand_consumers_that_are_cancelled_leave_nothing() -> None:
-    async def main() -> None:
-        store = given_store()
-        async with Engine(store) as engine:
-            consumers = [asyncio.create_task(engine.reserve([QUEUE, OTHER], wait_ms=LONG_MS)) for _ in range(5000)]
-            await settle()
-            assert engine.parked == 5000
-            await push(engine, "a", "b")
-            for consumer in consumers:
-                consumer.cancel()
-            await asyncio.wait(consumers)
-            await settle()
-            assert engine._waiters.lists == {}
-            assert engine._batcher.lanes[ReserveRequest]._inboxes == {}
-            [counted] = await store.counts([QUEUE])
-            assert counted.leased == sum(not consumer.cancelled() for consumer in consumers)
-
-    run_virtual(main())
+        await asyncio.wait(consumers)
+        await settle()
+        assert engine._waiters.lists == {}
+        assert engine._batcher.lanes[ReserveRequest]._inboxes == {}
+        [counted] = await store.counts([QUEUE])
+        assert counted.leased == sum(not consumer.cancelled() for consumer in consumers)

@@ -10,7 +10,7 @@ from duetime.model.job import MAX_RESULT, MAX_RESULT_MS, STEP_JOBS, Lease, NewJo
 from duetime.stores.finishes import Finish, Finished, Join, KeptResult
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, Stopwatch, given_store, ids, job, push, settle, waiting
-from tests.simulation.virtual_loop import run_virtual, virtual_time
+from tests.simulation.virtual_loop import virtual_time
 
 LEASE = Lease(QUEUE, "a", 1, 1)
 
@@ -36,17 +36,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_finish_is_refused_for(what: str) -> None:
+@virtual_time
+async def test_a_finish_is_refused_for(what: str) -> None:
     bad, error = BAD[what]
-
-    async def main() -> None:
-        store = given_store()
-        async with Engine(store, max_body=100) as engine:
-            with pytest.raises(error):
-                await engine.finish([Finish(LEASE), bad])
-        assert not [call for call in store.calls if call.verb == "finish"]
-
-    run_virtual(main())
+    store = given_store()
+    async with Engine(store, max_body=100) as engine:
+        with pytest.raises(error):
+            await engine.finish([Finish(LEASE), bad])
+    assert not [call for call in store.calls if call.verb == "finish"]
 
 
 async def leases(engine: Engine, *job_ids: str, queue: object = QUEUE) -> list[Lease]:

@@ -14,7 +14,7 @@ from duetime.engine import Engine
 from duetime.model.errors import LeaseLost, StoreDamaged, StoreUnavailable
 from duetime.model.job import Delivery, State
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, Stopwatch, given_store, ids, push, settle, waiting
-from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
+from tests.simulation.virtual_loop import VirtualLoop, virtual_time
 
 
 @virtual_time
@@ -114,25 +114,23 @@ async def test_a_stopping_engine_ends_a_reserve_in_its_first_check() -> None:
 
 
 @pytest.mark.parametrize("steps", range(1, 20))
-def test_a_job_that_arrives_when_the_engine_stops_is_the_consumer_s_or_given_back(steps: int) -> None:
-    async def main() -> None:
-        store = given_store()
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        stop = asyncio.Event()
-        async with Engine(store) as engine:
-            consumer = await waiting(engine)
-            pushing = asyncio.create_task(push(engine, "a"))
-            loop.after_steps(steps, stop.set)
-            await stop.wait()
-        [answer, _] = await asyncio.gather(consumer, pushing, return_exceptions=True)
-        [found] = await store.get(QUEUE, ["a"])
-        if isinstance(answer, StoreUnavailable):
-            assert found is None or (found.state, found.used) == (State.READY, 0)
-        else:
-            assert (ids(answer), found.state) == (["a"], State.LEASED)
-
-    run_virtual(main())
+@virtual_time
+async def test_a_job_that_arrives_when_the_engine_stops_is_the_consumer_s_or_given_back(steps: int) -> None:
+    store = given_store()
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    stop = asyncio.Event()
+    async with Engine(store) as engine:
+        consumer = await waiting(engine)
+        pushing = asyncio.create_task(push(engine, "a"))
+        loop.after_steps(steps, stop.set)
+        await stop.wait()
+    [answer, _] = await asyncio.gather(consumer, pushing, return_exceptions=True)
+    [found] = await store.get(QUEUE, ["a"])
+    if isinstance(answer, StoreUnavailable):
+        assert found is None or (found.state, found.used) == (State.READY, 0)
+    else:
+        assert (ids(answer), found.state) == (["a"], State.LEASED)
 
 
 @virtual_time
@@ -217,71 +215,65 @@ async def test_a_second_cancellation_does_not_wait_for_a_store_that_hangs() -> N
 
 
 @pytest.mark.parametrize("verb", ["reap", "heads", "ping", "wakeups"])
-def test_a_duty_that_crashes_stops_the_engine(verb: str) -> None:
+@virtual_time
+async def test_a_duty_that_crashes_stops_the_engine(verb: str) -> None:
     """A bug must not go on unseen; who waits is told at once."""
+    store = given_store()
 
-    async def main() -> None:
-        store = given_store()
+    consumers: list[asyncio.Task[list[Delivery]]] = []
 
-        consumers: list[asyncio.Task[list[Delivery]]] = []
+    def broken(*args: object, **options: object) -> None:
+        raise ZeroDivisionError
 
-        def broken(*args: object, **options: object) -> None:
-            raise ZeroDivisionError
+    async def use() -> None:
+        async with Engine(store) as engine:
+            await settle()
+            consumers.append(await waiting(engine))
+            setattr(store, verb, broken)
+            store.break_wakeups()
+            await asyncio.sleep(3600)
 
-        async def use() -> None:
-            async with Engine(store) as engine:
-                await settle()
-                consumers.append(await waiting(engine))
-                setattr(store, verb, broken)
-                store.break_wakeups()
-                await asyncio.sleep(3600)
-
-        with pytest.raises(ExceptionGroup) as caught:
-            await use()
-        assert caught.group_contains(ZeroDivisionError)
-        with pytest.raises(StoreUnavailable, match="stopping"):
-            await consumers[0]
-
-    run_virtual(main())
+    with pytest.raises(ExceptionGroup) as caught:
+        await use()
+    assert caught.group_contains(ZeroDivisionError)
+    with pytest.raises(StoreUnavailable, match="stopping"):
+        await consumers[0]
 
 
 @pytest.mark.parametrize("steps", range(12))
-def test_a_crash_at_any_moment_leaves_no_caller_hanging(steps: int) -> None:
+@virtual_time
+async def test_a_crash_at_any_moment_leaves_no_caller_hanging(steps: int) -> None:
     """The runners of batches may have been cancelled before they began, in their call, or behind it."""
+    store = given_store()
+    store.slow("push", "reserve", "cancel", request=0.001)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
 
-    async def main() -> None:
-        store = given_store()
-        store.slow("push", "reserve", "cancel", request=0.001)
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
+    calls: list[asyncio.Task[object]] = []
 
-        calls: list[asyncio.Task[object]] = []
+    async def broken(limit: int, *, recorded: object) -> None:
+        raise ZeroDivisionError
 
-        async def broken(limit: int, *, recorded: object) -> None:
-            raise ZeroDivisionError
+    async def use() -> None:
+        async with Engine(store) as engine:
+            await settle()
+            store.reap = broken
+            work = [
+                push(engine, "a"),
+                push(engine, "b"),
+                engine.reserve([QUEUE]),
+                engine.reserve([QUEUE, OTHER], wait_ms=LONG_MS),
+                engine.cancel(QUEUE, ["x"]),
+            ]
+            calls.extend(asyncio.create_task(one) for one in work)
+            loop.after_steps(steps + 1, lambda: engine._reaper.run_within(0))
+            await asyncio.sleep(3600)
 
-        async def use() -> None:
-            async with Engine(store) as engine:
-                await settle()
-                store.reap = broken
-                work = [
-                    push(engine, "a"),
-                    push(engine, "b"),
-                    engine.reserve([QUEUE]),
-                    engine.reserve([QUEUE, OTHER], wait_ms=LONG_MS),
-                    engine.cancel(QUEUE, ["x"]),
-                ]
-                calls.extend(asyncio.create_task(one) for one in work)
-                loop.after_steps(steps + 1, lambda: engine._reaper.run_within(0))
-                await asyncio.sleep(3600)
-
-        with pytest.raises(ExceptionGroup):
-            await use()
-        async with asyncio.timeout(10):
-            answers = await asyncio.gather(*calls, return_exceptions=True)
-        assert all(not isinstance(answer, Exception) or isinstance(answer, StoreUnavailable) for answer in answers)
-
-    run_virtual(main())
+    with pytest.raises(ExceptionGroup):
+        await use()
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(not isinstance(answer, Exception) or isinstance(answer, StoreUnavailable) for answer in answers)
 
 
 @virtual_time

@@ -13,7 +13,7 @@ from duetime.model.priority_shares import read_shares
 from duetime.stores.base import RulesChange
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import QUEUE, given_store, job
-from tests.simulation.virtual_loop import run_virtual, virtual_time
+from tests.simulation.virtual_loop import virtual_time
 
 
 def test_the_turns_of_a_round_are_spread_evenly() -> None:
@@ -77,17 +77,15 @@ async def priorities_of(engine: Engine, *, limit: int, consumers: int, ttrs: int
 
 @pytest.mark.parametrize("ttrs", [1, 2, 5], ids="{} ttrs".format)
 @pytest.mark.parametrize(("limit", "consumers"), [(1, 1), (1, 5), (1, 10), (2, 5), (5, 2), (10, 1)])
-def test_consumers_get_five_three_two(limit: int, consumers: int, ttrs: int) -> None:
-    async def main() -> None:
-        store = given_store()
-        async with Engine(store) as engine:
-            await given_plenty(store, engine)
-            got: list[Priority] = []
-            while len(got) < 50:
-                got += await priorities_of(engine, limit=limit, consumers=consumers, ttrs=ttrs)
-            assert Counter(got) == {Priority.HIGH: 25, Priority.NORMAL: 15, Priority.LOW: 10}
-
-    run_virtual(main())
+@virtual_time
+async def test_consumers_get_five_three_two(limit: int, consumers: int, ttrs: int) -> None:
+    store = given_store()
+    async with Engine(store) as engine:
+        await given_plenty(store, engine)
+        got: list[Priority] = []
+        while len(got) < 50:
+            got += await priorities_of(engine, limit=limit, consumers=consumers, ttrs=ttrs)
+        assert Counter(got) == {Priority.HIGH: 25, Priority.NORMAL: 15, Priority.LOW: 10}
 
 
 @virtual_time

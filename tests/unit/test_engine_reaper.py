@@ -11,42 +11,37 @@ from duetime.model.job import Event, State
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Reaped
 from tests.simulation.engine_room import OTHER, QUEUE, Stopwatch, given_store, ids, job, push, waiting
-from tests.simulation.virtual_loop import run_virtual, virtual_time
+from tests.simulation.virtual_loop import virtual_time
 
 SOON_MS = 5.0
 
 
 @pytest.mark.parametrize("ttr_ms", [0, 1, 50, 990, 1000, 1010, 10_000])
-def test_a_lease_of_this_process_ends_on_time(ttr_ms: int) -> None:
-    async def main() -> None:
-        async with Engine(given_store()) as engine:
-            await asyncio.sleep(0.123)
-            await push(engine, "a")
-            [first] = await engine.reserve([QUEUE], ttr_ms=ttr_ms)
-            watch = Stopwatch()
-            [second] = await engine.reserve([QUEUE], wait_ms=60_000)
-            assert ttr_ms <= watch.ms <= ttr_ms + SOON_MS
-            assert (second.lease.id, second.lease.attempt, second.used) == ("a", 2, 2)
-            with pytest.raises(LeaseLost):
-                await engine.release(first.lease)
-
-    run_virtual(main())
+@virtual_time
+async def test_a_lease_of_this_process_ends_on_time(ttr_ms: int) -> None:
+    async with Engine(given_store()) as engine:
+        await asyncio.sleep(0.123)
+        await push(engine, "a")
+        [first] = await engine.reserve([QUEUE], ttr_ms=ttr_ms)
+        watch = Stopwatch()
+        [second] = await engine.reserve([QUEUE], wait_ms=60_000)
+        assert ttr_ms <= watch.ms <= ttr_ms + SOON_MS
+        assert (second.lease.id, second.lease.attempt, second.used) == ("a", 2, 2)
+        with pytest.raises(LeaseLost):
+            await engine.release(first.lease)
 
 
 @pytest.mark.parametrize("ttr_ms", [0, 50, 1500, 10_000])
-def test_a_lease_of_another_process_ends_within_a_second(ttr_ms: int) -> None:
+@virtual_time
+async def test_a_lease_of_another_process_ends_within_a_second(ttr_ms: int) -> None:
     """The process that gave it out is gone."""
-
-    async def main() -> None:
-        store = given_store()
-        async with Engine(store) as engine:
-            await push(engine, "a")
-            await store.reserve(QUEUE, [Ask(1, ttr_ms)])
-            watch = Stopwatch()
-            assert ids(await engine.reserve([QUEUE], wait_ms=60_000)) == ["a"]
-            assert ttr_ms <= watch.ms <= ttr_ms + LONGEST_REST_S * 1000 + SOON_MS
-
-    run_virtual(main())
+    store = given_store()
+    async with Engine(store) as engine:
+        await push(engine, "a")
+        await store.reserve(QUEUE, [Ask(1, ttr_ms)])
+        watch = Stopwatch()
+        assert ids(await engine.reserve([QUEUE], wait_ms=60_000)) == ["a"]
+        assert ttr_ms <= watch.ms <= ttr_ms + LONGEST_REST_S * 1000 + SOON_MS
 
 
 @virtual_time

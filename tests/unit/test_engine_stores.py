@@ -8,39 +8,19 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-import redis
 
 from duetime.engine import Engine
 from duetime.engine.requests import ReserveRequest
-from duetime.model.job import Counts, Delivery, Lease, State
+from duetime.model.job import Counts, Delivery, State
 from duetime.stores.base import RulesChange, Store
 from duetime.stores.open import open_store
 from tests.plugins.until import until
 from tests.simulation.engine_room import OTHER, QUEUE, ids, job, push
 
+STORE_KINDS = ["memory", "sqlite", "redis", "postgres", "mysql"]
 WAIT_MS = 30_000
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis", "postgres", "mysql"])
-def store_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def store_url(store_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if store_kind == "sqlite":
-        return f"sqlite://{tmp_path}/jobs.db"
-    if store_kind == "redis":
-        server = request.getfixturevalue("redis_server")
-        with redis.Redis.from_url(server.url) as client:
-            client.flushall()
-        return str(server.url)
-    if store_kind in ("postgres", "mysql"):
-        return str(request.getfixturevalue(f"{store_kind}_url"))
-    return "memory:"
 
 
 @pytest.fixture
@@ -77,14 +57,6 @@ async def counts(store: Store) -> Counts:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
-async def test_a_push_wakes_a_consumer(stores: tuple[Store, Store], elsewhere: bool) -> None:
-    async with two_engines(stores) as (engine, another):
-        consumer = await parked(engine)
-        await push(another if elsewhere else engine, "a")
-        assert ids(await consumer) == ["a"]
-
-
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
 async def test_a_delayed_job_is_never_early(stores: tuple[Store, Store], elsewhere: bool) -> None:
     async with two_engines(stores) as (engine, another):
         consumer = await parked(engine)
@@ -98,13 +70,9 @@ async def test_a_delayed_job_is_never_early(stores: tuple[Store, Store], elsewhe
 async def test_everything_that_makes_a_job_ready_wakes_a_consumer(stores: tuple[Store, Store], elsewhere: bool) -> None:
     async with two_engines(stores) as (engine, another):
         doer = another if elsewhere else engine
-
-        async def taken() -> Lease:
-            [delivery] = await engine.reserve([QUEUE], wait_ms=WAIT_MS)
-            return delivery.lease
-
-        await push(engine, "a", tries=0)
-        lease = await taken()
+        consumer = await parked(engine)
+        await push(doer, "a", tries=0)
+        lease = (await consumer)[0].lease
         for happens in ("release", "give_back", "kill", "reschedule", "resume", "lapse"):
             consumer = await parked(engine)
             match happens:

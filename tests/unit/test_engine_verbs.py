@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from duetime.engine import Engine
+from duetime.engine.requests import check_job
+from duetime.model.clock import MAX_DURATION
 from duetime.model.errors import (
     BodyTooLarge,
     DuetimeError,
@@ -18,9 +20,9 @@ from duetime.model.errors import (
     LeaseLost,
 )
 from duetime.model.job import MAX_ERROR, STEP_JOBS, Event, IfExists, Lease, NewJob, Priority, State
-from duetime.stores.base import Mark, RulesChange
+from duetime.stores.base import Mark
 from tests.simulation.engine_room import OTHER, QUEUE, given_store, ids, job, push
-from tests.simulation.virtual_loop import run_virtual, virtual_time
+from tests.simulation.virtual_loop import virtual_time
 
 SURROGATE = "\ud800"
 """Half a character: a string in Python, and not writable anywhere."""
@@ -51,20 +53,23 @@ BAD_JOBS = {
 
 
 @pytest.mark.parametrize("what", BAD_JOBS)
-def test_a_job_is_refused_for(what: str) -> None:
+@virtual_time
+async def test_a_job_is_refused_for(what: str) -> None:
     bad, error = BAD_JOBS[what]
+    store = given_store()
+    async with Engine(store, max_body=100) as engine:
+        with pytest.raises(error) as caught:
+            await engine.push(QUEUE, [job("good"), bad])
+        assert type(caught.value) is error
+        assert caught.value.message
+        assert store.count("push") == 0
+        assert await store.queues() == []
 
-    async def main() -> None:
-        store = given_store()
-        async with Engine(store, max_body=100) as engine:
-            with pytest.raises(error) as caught:
-                await engine.push(QUEUE, [job("good"), bad])
-            assert type(caught.value) is error
-            assert caught.value.message
-            assert store.count("push") == 0
-            assert await store.queues() == []
 
-    run_virtual(main())
+@pytest.mark.parametrize("most", [NewJob("a", b"", delay_ms=MAX_DURATION), NewJob("a", b"", ttl_ms=MAX_DURATION)])
+def test_the_longest_delay_and_ttl_that_lmstfy_knows_are_accepted(most: NewJob) -> None:
+    assert MAX_DURATION == (2**32 - 1) * 1000
+    check_job(most, max_body=10)
 
 
 @virtual_time
@@ -101,31 +106,26 @@ BAD_LEASES = [
 
 
 @pytest.mark.parametrize("what", BAD_CALLS)
-def test_impossible_requests_are_refused(what: str) -> None:
+@virtual_time
+async def test_impossible_requests_are_refused(what: str) -> None:
     call, error = BAD_CALLS[what]
-
-    async def main() -> None:
-        store = given_store()
-        async with Engine(store) as engine:
-            with pytest.raises(error) as caught:
-                await call(engine)
-            assert type(caught.value) is error
-            assert [one.verb for one in store.calls if one.verb not in ("reap", "ping", "heads")] == []
-
-    run_virtual(main())
+    store = given_store()
+    async with Engine(store) as engine:
+        with pytest.raises(error) as caught:
+            await call(engine)
+        assert type(caught.value) is error
+        assert [one.verb for one in store.calls if one.verb not in ("reap", "ping", "heads")] == []
 
 
 @pytest.mark.parametrize("lease", BAD_LEASES, ids=lambda lease: f"{lease.id!r} {lease.born} {lease.attempt}")
-def test_a_lease_that_cannot_be_is_refused_by_every_verb(lease: Lease) -> None:
-    async def main() -> None:
-        async with Engine(given_store()) as engine:
-            for verb in (engine.release, engine.give_back, engine.kill, engine.extend):
-                with pytest.raises(InvalidRequest):
-                    await verb(lease)
+@virtual_time
+async def test_a_lease_that_cannot_be_is_refused_by_every_verb(lease: Lease) -> None:
+    async with Engine(given_store()) as engine:
+        for verb in (engine.release, engine.give_back, engine.kill, engine.extend):
             with pytest.raises(InvalidRequest):
-                await engine.ack([GOOD, lease])
-
-    run_virtual(main())
+                await verb(lease)
+        with pytest.raises(InvalidRequest):
+            await engine.ack([GOOD, lease])
 
 
 # --- errors of consumers
@@ -146,19 +146,17 @@ def test_a_lease_that_cannot_be_is_refused_by_every_verb(lease: Lease) -> None:
     ],
     ids=range(9),
 )
-def test_an_error_is_cut_to_its_last_four_kibibytes(error: str, kept: str) -> None:
-    async def main() -> None:
-        store = given_store()
-        async with Engine(store) as engine:
-            await push(engine, "released", "killed")
-            first, second = await engine.reserve([QUEUE], limit=2)
-            await engine.release(first.lease, delay_ms=1000, error=error)
-            await engine.kill(second.lease, error=error)
-            found = await store.get(QUEUE, ["released", "killed"])
-            assert [one.error for one in found] == [kept, kept]
-            assert len(kept.encode()) <= MAX_ERROR
-
-    run_virtual(main())
+@virtual_time
+async def test_an_error_is_cut_to_its_last_four_kibibytes(error: str, kept: str) -> None:
+    store = given_store()
+    async with Engine(store) as engine:
+        await push(engine, "released", "killed")
+        first, second = await engine.reserve([QUEUE], limit=2)
+        await engine.release(first.lease, delay_ms=1000, error=error)
+        await engine.kill(second.lease, error=error)
+        found = await store.get(QUEUE, ["released", "killed"])
+        assert [one.error for one in found] == [kept, kept]
+        assert len(kept.encode()) <= MAX_ERROR
 
 
 # --- answers
@@ -186,19 +184,6 @@ async def test_push_raises_what_the_store_answers() -> None:
             await engine.push(QUEUE, [job("a")], if_exists=IfExists.ERROR)
         kept = await engine.push(QUEUE, [job("a")])
         assert [moved.event for moved in kept.jobs] == [Event.KEPT]
-
-
-@virtual_time
-async def test_a_push_with_a_mark_happens_once() -> None:
-    async with Engine(given_store()) as engine:
-        mark = Mark("load", b"digest", 10_000)
-        first = await engine.push(QUEUE, [job("a")], mark=mark)
-        [delivery] = await engine.reserve([QUEUE])
-        await engine.ack([delivery.lease])
-        again = await engine.push(QUEUE, [job("a")], mark=mark)
-        assert (first.repeated, again.repeated) == (False, True)
-        assert first.jobs == again.jobs
-        assert await engine.reserve([QUEUE]) == []
 
 
 @virtual_time
@@ -274,13 +259,6 @@ async def test_purge_goes_in_steps_up_to_its_limit() -> None:
         assert await engine.purge(QUEUE, [State.READY]) == MANY - STEP_JOBS - 1
         assert await engine.purge(QUEUE, list(State)) == 0
         assert await store.queues() == []
-
-
-@virtual_time
-async def test_configure_changes_and_answers_the_rules() -> None:
-    async with Engine(given_store()) as engine:
-        assert (await engine.store.configure(QUEUE, RulesChange(max_jobs=3))).max_jobs == 3
-        assert (await engine.store.configure(QUEUE)).max_jobs == 3
 
 
 @virtual_time

@@ -1,21 +1,27 @@
 """What a group makes of its members' lists and registries."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
-from duetime.model.clock import ManualClock
+from duetime.model.clock import ManualClock, SystemClock
 from duetime.model.job import Event, NewJob, State
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Cursor, Push, Store
 from duetime.stores.finishes import Finish, Finished, Join
 from duetime.stores.forwarding import ForwardingStore, Later
+from duetime.stores.group.layout import Layouts, home, merge, read, without, write
 from duetime.stores.group.registry import STATE, CopyState
 from duetime.stores.group.store import GroupStore
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.registry import GROUP_COPY
+from duetime.stores.tiered.store import TieredStore
+from tests.plugins.until import until
 
 QUEUE = Queue("shop", "mail")
 CLOCK = ManualClock()
@@ -103,3 +109,85 @@ async def test_a_reserve_that_finds_no_job_makes_every_member_poll_for_wakes() -
 
     assert {name: member.waiting for name, member in members.items()} == dict.fromkeys("abc", True)
     await group.close()
+
+
+# --- where the jobs of a group live
+
+
+IDS = [f"job-{n}" for n in range(3000)]
+
+
+def test_homes_never_change() -> None:
+    found = [home(QUEUE, job_id, ("a", "b", "c")) for job_id in IDS[:12]]
+    assert "".join(found) == "aabacaacbaab"
+
+
+def test_shares_are_even() -> None:
+    shares = Counter(home(QUEUE, job_id, ("a", "b", "c")) for job_id in IDS)
+    assert all(900 < share < 1100 for share in shares.values())
+
+
+@given(st.sets(st.text("abcdef", min_size=1, max_size=3), min_size=1, max_size=6), st.text(min_size=1, max_size=20))
+def test_a_new_member_moves_only_its_own_share(names: set[str], job_id: str) -> None:
+    before = home(QUEUE, job_id, tuple(sorted(names)))
+    after = home(QUEUE, job_id, tuple(sorted(names | {"new"})))
+    assert after in {before, "new"}
+
+
+def test_a_job_is_searched_at_its_home_and_then_at_earlier_homes() -> None:
+    layouts = merge(("a", "b", "c"), [("a", "b"), ("a", "b", "c"), ("a",)])
+    assert layouts.earlier == (("a",), ("a", "b"))
+    for job_id in IDS[:100]:
+        homes = layouts.homes(QUEUE, job_id)
+        assert homes[0] == home(QUEUE, job_id, ("a", "b", "c"))
+        assert set(homes) == {home(QUEUE, job_id, one) for one in (("a", "b", "c"), ("a", "b"), ("a",))}
+        assert len(homes) == len(set(homes))
+
+
+def test_a_member_that_is_empty_is_forgotten() -> None:
+    layouts = merge(("a", "b"), [("a", "b", "c"), ("c",)])
+    assert without(layouts, ["c"]) == Layouts(("a", "b"))
+
+
+def test_layouts_are_read_as_they_were_written() -> None:
+    layouts = merge(("a", "b"), [("a",)])
+    assert list(read(write(layouts))) == [("a", "b"), ("a",)]
+
+
+# --- the background work of a tiered store
+
+
+HOUR_MS = 3_600_000
+
+
+class _BreaksOnce(ForwardingStore):
+    """Its first list of queues fails in a way that nobody foresaw."""
+
+    broke = False
+
+    def queues(self, namespace: str | None = None) -> Later[Sequence[Queue]]:
+        if not self.broke:
+            self.broke = True
+            raise RuntimeError("a bug")
+        return super().queues(namespace)
+
+
+async def test_jobs_are_promoted_after_a_bug_broke_the_promoter() -> None:
+    hot, cold = MemoryStore(), _BreaksOnce(MemoryStore())
+
+    async def open_hot() -> MemoryStore:
+        return hot
+
+    async def open_cold() -> _BreaksOnce:
+        return cold
+
+    await cold.push(QUEUE, [Push([NewJob("far", b"", due_at=SystemClock().now_ms() + HOUR_MS // 2)])])
+    tiered = await TieredStore.open("t", open_hot, open_cold, horizon_ms=HOUR_MS)
+
+    await until(lambda: cold.broke)
+
+    async def is_promoted() -> bool:
+        return (await hot.get(QUEUE, ["far"])) != [None]
+
+    await until(is_promoted, deadline_s=20)
+    await tiered.close()

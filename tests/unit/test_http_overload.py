@@ -7,11 +7,12 @@ import socket
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from duetime.http.balance import MOST_WORKERS, ConnectionBalance
 from duetime.http.exchange import ClientGone, Exchange
-from duetime.http.listener import Listener
+from duetime.http.listener import YIELDS, Listener
 from duetime.http.service import SMALL, SPARE, Budget, HttpLimits
 from duetime.model.errors import Overloaded
-from tests.plugins.http_peer import answer, echo, read_all, serving
+from tests.plugins.http_peer import Peer, answer, echo, read_all, serving
 from tests.plugins.until import until
 
 MIB = 1_048_576
@@ -163,7 +164,7 @@ async def test_a_full_listener_closes_the_connection_that_was_idle_longest() -> 
 
 async def test_beyond_the_limit_a_client_gets_its_answer_and_is_closed() -> None:
     gate, budget = Gate(), Budget(MIB)
-    async with serving(gate, HttpLimits(connections=2), budget=budget) as server:
+    async with serving(gate, HttpLimits(connections=2, linger_s=0.1), budget=budget) as server:
         busy = [await server.connect() for _ in range(2)]
         for peer in busy:
             peer.say(put(1))
@@ -262,3 +263,58 @@ async def test_requests_in_the_backlog_of_a_closing_socket_are_answered() -> Non
     for client in clients:
         with client:
             assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
+
+
+# --- sharing a rush of clients between processes that accept from one socket
+
+
+def two() -> tuple[ConnectionBalance, ConnectionBalance]:
+    shared = ConnectionBalance.create()
+    assert shared is not None
+    return ConnectionBalance(shared.file, 0), ConnectionBalance(shared.file, 2 * MOST_WORKERS - 1)
+
+
+def test_a_process_with_clearly_more_connections_is_ahead() -> None:
+    one, other = two()
+    one.publish(100)
+    assert not one.is_ahead()  # nobody else is there
+    for theirs, ahead in [(0, True), (50, True), (84, True), (85, False), (100, False), (200, False)]:
+        other.publish(theirs)
+        assert one.is_ahead() is ahead
+    assert other.is_ahead()
+    one.vacate()
+    assert not other.is_ahead()
+
+
+def test_a_few_connections_more_are_nothing() -> None:
+    one, other = two()
+    one.publish(3)
+    other.publish(0)
+    assert not one.is_ahead()
+
+
+class Ahead(ConnectionBalance):
+    """Always has more than the others."""
+
+    asked = 0
+
+    def is_ahead(self) -> bool:
+        self.asked += 1
+        return True
+
+
+async def test_a_process_that_is_ahead_leaves_clients_to_others_for_a_while() -> None:
+    shared = ConnectionBalance.create()
+    assert shared is not None
+    one, other = Ahead(shared.file, 0), ConnectionBalance(shared.file, 1)
+    sock = socket.create_server(("127.0.0.1", 0))
+    listener = Listener(echo, [sock], balance=one)
+    await listener.start()
+    peer = Peer(*await asyncio.open_connection(*sock.getsockname()))
+    assert (await peer.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))[0] == 200
+    assert one.asked == YIELDS
+    other.publish(1000)
+    assert other.is_ahead()
+    peer.writer.close()
+    await listener.stop(5)
+    assert not other.is_ahead()  # who has stopped accepting does not count

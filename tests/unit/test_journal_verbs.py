@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import redis
 
 from duetime.engine import Engine
 from duetime.journal.events import Draft, Entry
@@ -22,13 +21,9 @@ from duetime.stores.finishes import Finish, Finished, Join, SeenJoin
 from duetime.stores.open import open_store
 from tests.simulation.engine_room import QUEUE
 
+STORE_KINDS = ["memory", "sqlite", "redis", "postgres", "mysql"]
 QUIET = {Event.HEARTBEAT, Event.CLOSED}
 T0 = 1_800_000_000_000
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis", "postgres", "mysql"])
-def store_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture
@@ -37,17 +32,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def store(
-    store_kind: str, request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
-) -> AsyncIterator[Store]:
-    url = {"memory": "memory:", "sqlite": f"sqlite://{tmp_path}/jobs.db?synchronous=OFF"}.get(store_kind)
-    if store_kind in ("postgres", "mysql"):
-        url = str(request.getfixturevalue(f"{store_kind}_url"))
-    elif url is None:
-        url = request.getfixturevalue("redis_server").url
-        with redis.Redis.from_url(url) as client:
-            client.flushall()
-    opened = await open_store(url, clock=clock)
+async def store(store_url: str, clock: ManualClock) -> AsyncIterator[Store]:
+    opened = await open_store(store_url, clock=clock)
     yield opened
     await opened.close()
 

@@ -15,11 +15,6 @@ TOKEN, OTHER = Token("default", "ns", "a" * 64), Token("default", "ns", "b" * 64
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def registry(clock: ManualClock) -> MemoryRegistry:
     return MemoryRegistry(clock)
 

@@ -45,20 +45,16 @@ from duetime.stores.postgres import connection as connection_settings
 from duetime.stores.sql import threads
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 
+STORE_KINDS = ["postgres", "mysql"]
 MAIL = Queue("default", "mail")
 
 on_postgres = pytest.mark.parametrize("store_kind", ["postgres"], indirect=True)
 on_mysql = pytest.mark.parametrize("store_kind", ["mysql"], indirect=True)
 
 
-@pytest.fixture(params=["postgres", "mysql"])
-def store_kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @pytest.fixture
-def url(request: pytest.FixtureRequest, store_kind: str) -> str:
-    return request.getfixturevalue(f"{store_kind}_url")
+def url(store_url: str) -> str:
+    return store_url
 
 
 @pytest.fixture

@@ -24,11 +24,6 @@ MIB = 1_048_576
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def client(redis_url: str) -> Any:
     with redis.Redis.from_url(redis_url) as client:
         yield client

@@ -1,8 +1,10 @@
 """The store on MariaDB beyond the contract: its tables, its errors, and sessions that end."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pymysql
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from duetime.model.errors import (
     BodyTooLarge,
     DuetimeError,
+    InvalidSettings,
     StoreDamaged,
     StoreFull,
     StoreUnavailable,
@@ -18,13 +21,17 @@ from duetime.model.job import IfExists, NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Wake
 from duetime.stores.mysql import connection as mysql_connection
+from duetime.stores.mysql import store as wake_module
 from duetime.stores.mysql.connection import MysqlAddress, translate
 from duetime.stores.mysql.store import MysqlStore
 from duetime.stores.open import open_store
 from duetime.stores.sql import threads
+from duetime.stores.sql import wake as sql_wake
 from duetime.stores.sql.queries import load_migrations
+from duetime.stores.sql.wake import Announcement
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.until import until
+from tests.unit.test_sql_sqlite_wake import looks_only_while_somebody_waits
 
 pytestmark = pytest.mark.store_kind("mysql")
 
@@ -299,3 +306,94 @@ async def test_a_job_is_replaced_with_its_body(store: MysqlStore) -> None:
         assert job is not None
         assert job.body == body
     assert list(await store.check()) == []
+
+
+# --- what a mysql:// address says, and which ones are refused
+
+
+def test_a_url_has_user_host_and_table_prefix() -> None:
+    address = MysqlAddress.parse("mysql://me:p%40ss%C3%A9@db:3307/app?prefix=b_&connections=3")
+    options = address.options
+    assert (options["host"], options["port"], options["user"]) == ("db", 3307, "me")
+    assert options["password"].decode() == "p@ssé"
+    assert (address.database, address.prefix, address.connections) == ("app", "b_", 3)
+
+
+@pytest.mark.parametrize(
+    ("query", "mode", "checks_name"),
+    [
+        ("ssl_mode=required", ssl.CERT_NONE, False),
+        ("ssl-mode=REQUIRED", ssl.CERT_NONE, False),
+        ("ssl_mode=verify_ca", ssl.CERT_REQUIRED, False),
+        ("ssl_mode=verify_identity", ssl.CERT_REQUIRED, True),
+    ],
+)
+def test_tls_modes(query: str, mode: ssl.VerifyMode, checks_name: bool) -> None:
+    context = MysqlAddress.parse(f"mysql://db/app?{query}").options["ssl"]
+    assert (context.verify_mode, context.check_hostname) == (mode, checks_name)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://db/app?prefix=a-b",
+        "mysql://db/app?prefix=x%60",
+        "mysql://db/app?connections=none",
+        "mysql://db/app?no_such_option=1",
+        "mysql://db/app?ssl_mode=perhaps",
+        "mysql://db/app?ssl_ca=/no/such/file",
+        "mysql://db:port/app",
+        "mysql://db",
+    ],
+)
+def test_an_address_that_cannot_be_is_refused(url: str) -> None:
+    with pytest.raises(InvalidSettings):
+        MysqlAddress.parse(url)
+
+
+# --- announcements on MariaDB: how often a process looks for those of others, and how long they stay
+
+
+async def test_announcements_are_polled_only_while_a_consumer_waits(
+    mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_wake, "IDLE_POLL_S", 600.0)
+    store: Any = await open_store(mysql_url)
+    await looks_only_while_somebody_waits(store, "_poll_once", monkeypatch)
+    await store.close()
+
+
+@pytest.fixture
+def increment(request: pytest.FixtureRequest, mysql_server: MysqlServer) -> Iterator[int]:
+    """How far apart the server's automatic numbers are: one for each node of a cluster."""
+    mysql_server.administer(f"SET GLOBAL auto_increment_increment = {request.param}")
+    yield request.param
+    mysql_server.administer("SET GLOBAL auto_increment_increment = 1")
+
+
+@pytest.mark.parametrize("increment", [1, 2, 7], indirect=True)
+async def test_old_announcements_are_deleted_however_they_are_numbered(
+    increment: int, mysql_url: str, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_module, "KEPT", 20)
+    monkeypatch.setattr(wake_module, "SWEEP", 4)
+    store: Any = await open_store(mysql_url)
+    for _ in range(40):
+        await store._server_hub._send(Announcement("x", 0, []))
+    await store.close()
+    [(left,)] = mysql_server.administer(f"SELECT count(*) FROM duetime.{PREFIX}announcements")
+    assert 20 <= int(str(left)) < 24
+
+
+async def test_processes_that_announce_only_once_delete_old_ones_too(
+    mysql_url: str, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_module, "KEPT", 5)
+    monkeypatch.setattr(wake_module, "SWEEP", 2)
+    for _ in range(30):
+        store: Any = await open_store(mysql_url)
+        await store._server_hub._send(Announcement("x", 0, []))
+        await store.close()
+    [(left,)] = mysql_server.administer(f"SELECT count(*) FROM duetime.{PREFIX}announcements")
+    # Each process begins to count somewhere: that none of the last 20 sweeps happens once in a million runs.
+    assert int(str(left)) < 25

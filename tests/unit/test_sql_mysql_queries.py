@@ -3,18 +3,15 @@
 import re
 from collections.abc import AsyncIterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from pymysql.connections import Connection
 
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
-from duetime.stores import mysql
 from duetime.stores.base import Mark, Push, Pushed
 from duetime.stores.mysql.connection import MysqlAddress, open_connection
 from duetime.stores.mysql.store import MysqlStore
-from duetime.stores.sql import queries
 from duetime.stores.sql.queries import load_queries, statements
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 
@@ -134,9 +131,3 @@ def rows_read(connection: Connection) -> int:
     with connection.cursor() as cursor:
         cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
         return sum(int(count) for name, count in cursor.fetchall() if "rnd" not in name)
-
-
-def test_every_query_is_used() -> None:
-    folders = [Path(module.__file__).parent for module in (mysql, queries) if module.__file__]
-    source = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
-    assert [name for name in QUERIES if f'"{name}"' not in source] == []

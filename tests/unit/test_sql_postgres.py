@@ -3,22 +3,22 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from duetime import push_in
+from duetime.engine import Engine
 from duetime.model.errors import InvalidSettings, StoreUnavailable
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
-from duetime.stores import postgres
-from duetime.stores.base import Ask, Push, Pushed
+from duetime.stores.base import Ask, Push, Pushed, Wake
 from duetime.stores.postgres import connection as connection_settings
 from duetime.stores.postgres.connection import PostgresAddress, PostgresLink, open_connection, pending, translate
 from duetime.stores.postgres.store import PostgresStore
-from duetime.stores.sql import queries
+from duetime.stores.sql.outbox import channel
 from duetime.stores.sql.queries import load_migrations, load_queries
 from tests.plugins.postgres_server import STORE, PostgresServer
 from tests.plugins.until import until
@@ -156,12 +156,6 @@ def test_a_query_never_reads_a_whole_table_or_sorts_one(
     assert harmless or [step for step in steps if "Sort" in step] == []
 
 
-def test_every_query_is_used() -> None:
-    folders = [Path(module.__file__).parent for module in (postgres, queries) if module.__file__]
-    source = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
-    assert [name for name in QUERIES if f'"{name}"' not in source] == []
-
-
 # --- sessions that end
 
 
@@ -206,3 +200,71 @@ async def test_jobs_that_a_round_moved_are_reported_although_it_failed_later(
     assert [list(reaped.moved), reaped.next_at] == [[queues[0]], reaped.now]
     with pytest.raises(StoreUnavailable):
         await store.reap()
+
+
+# --- PostgreSQL's NOTIFY takes a lock of the whole server at the commit: no session that changes jobs sends one
+
+
+SCHEMA = "watched"
+WATCH = f"""
+CREATE TABLE {SCHEMA}.changers (pid integer);
+CREATE FUNCTION {SCHEMA}.note() RETURNS trigger LANGUAGE plpgsql AS
+    $$BEGIN INSERT INTO {SCHEMA}.changers VALUES (pg_backend_pid()); RETURN NULL; END$$;
+CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {SCHEMA}.jobs EXECUTE FUNCTION {SCHEMA}.note();
+CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {SCHEMA}.outbox EXECUTE FUNCTION {SCHEMA}.note();
+"""
+
+
+@pytest.fixture
+def watcher(postgres_server: PostgresServer) -> Iterator["psycopg.Connection[tuple[int]]"]:
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        yield connection
+        connection.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
+
+
+async def test_sessions_that_change_jobs_send_no_notifications(
+    postgres_server: PostgresServer, watcher: "psycopg.Connection[tuple[int]]"
+) -> None:
+    store = await PostgresStore.open(f"{postgres_server.url}?schema={SCHEMA}")
+    watcher.execute(WATCH)
+    watcher.execute(f'LISTEN "{channel(SCHEMA, "")}"')  # type: ignore[arg-type]
+    async with Engine(store) as engine:
+        await store.push(QUEUE, [Push([NewJob(name, b"") for name in ("acked", "released", "killed")])])
+        await engine.push(QUEUE, [NewJob("alone", b"")])
+        [[acked, released, killed, _]] = (await store.reserve(QUEUE, [Ask(4, 60_000)])).deliveries
+        await engine.ack([acked.lease])
+        await engine.release(released.lease)
+        await engine.kill(killed.lease)
+        with psycopg.connect(postgres_server.url) as connection:
+            push_in(connection, "mail", ["body"], schema=SCHEMA)
+        await store.reap()
+    await store.close()
+    watcher.execute("SELECT pg_notify(%s, 'end')", [channel(SCHEMA, "")])
+    notifying: set[int] = set()
+    for notice in watcher.notifies(timeout=60):
+        if notice.payload == "end":
+            break
+        notifying.add(notice.pid)
+    changing = {pid for (pid,) in watcher.execute(f"SELECT pid FROM {SCHEMA}.changers")}
+    assert notifying
+    assert len(changing) >= 2
+    assert notifying.isdisjoint(changing)
+
+
+async def test_a_notification_that_no_process_of_ours_sent_is_ignored(postgres_server: PostgresServer) -> None:
+    """Every user of the database may notify. A timer cannot be set to such a time, and Python's JSON readers raise
+    RecursionError for what is nested deeply.
+    """
+    store = await PostgresStore.open(f"{postgres_server.url}?schema=forged")
+    wakes = store.wakeups()
+    assert await anext(wakes) == Wake()
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        wakes_at = [f'["x",0,[["shop","mail",{due_at}]]]' for due_at in (10**30, -1, 1_900_000_000_000)]
+        for payload in ("no JSON", '["x",0,null,[],' + "[" * 7000, *wakes_at):
+            connection.execute("SELECT pg_notify(%s, %s)", [channel("forged", ""), payload])
+        found = Wake()
+        while found.queue is None:
+            found = await anext(wakes)
+        assert found == Wake(QUEUE, 1_900_000_000_000)
+        await store.close()
+        connection.execute("DROP SCHEMA forged CASCADE")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from duetime.stores import sqlite
 from duetime.stores.sql import queries
 from duetime.stores.sql.queries import for_one_id, for_rows, load_queries, load_schema, statements
 
@@ -112,10 +111,11 @@ def test_a_statement_for_one_id_finds_it_by_its_key(database: sqlite3.Connection
     assert [step for step in plan(database, one) if not step.startswith(("SEARCH", "CORRELATED SCALAR SUBQUERY"))] == []
 
 
-def test_every_query_is_used() -> None:
-    folders = [Path(module.__file__).parent for module in (sqlite, queries) if module.__file__]
-    source = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
-    assert [name for name in QUERIES if f'"{name}"' not in source] == []
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres", "mysql"])
+def test_every_query_is_used(dialect: str) -> None:
+    stores = Path(queries.__file__).parents[1]
+    source = "".join(path.read_text() for name in (dialect, "sql") for path in (stores / name).glob("*.py"))
+    assert [name for name in load_queries(dialect) if f'"{name}"' not in source] == []
 
 
 # --- the plans

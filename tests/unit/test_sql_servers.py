@@ -1,9 +1,12 @@
 """What PostgreSQL and MariaDB share beyond the contract: where tables may be, the view for people, and held queues."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import shutil
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,14 +20,17 @@ from duetime.model.errors import StoreDamaged, StoreUnavailable
 from duetime.model.job import NewJob, State
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Store
-from duetime.stores.mysql.connection import MysqlAddress
+from duetime.stores.mysql.connection import MysqlAddress, open_connection
 from duetime.stores.open import open_store
 from duetime.stores.postgres import connection as postgres_connection
 from duetime.stores.sql import threads
+from tests.plugins.database_server import give_to
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.postgres_server import PostgresServer
+from tests.plugins.processes import make_folder
 from tests.plugins.until import until
 
+STORE_KINDS = ["postgres", "mysql"]
 QUEUE, OTHER = Queue("shop", "mail"), Queue("shop", "other")
 TIMES = ("due_at", "expires_at", "lease_until", "dead_at")
 
@@ -82,24 +88,14 @@ class Database:
         return rows
 
 
-@pytest.fixture(params=["postgres", "mysql"])
-def store_kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @pytest.fixture
 def database(store_kind: str, request: pytest.FixtureRequest) -> Database:
     return Database(request.getfixturevalue(f"{store_kind}_server"))
 
 
 @pytest.fixture
-def url(store_kind: str, request: pytest.FixtureRequest) -> str:
-    return request.getfixturevalue(f"{store_kind}_url")
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    opened = await open_store(url)
+async def store(store_url: str) -> AsyncIterator[Store]:
+    opened = await open_store(store_url)
     yield opened
     await opened.close()
 
@@ -236,10 +232,10 @@ async def test_a_body_is_text_only_if_the_text_has_the_same_bytes(store: Store, 
 # --- locks
 
 
-async def test_a_locked_queue_fails_alone(url: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_locked_queue_fails_alone(store_url: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "MAX_TRIES", 1)
     monkeypatch.setitem(postgres_connection._SESSION, "lock_timeout", "500ms")
-    store = await open_store(url)
+    store = await open_store(store_url)
     await push(store, NewJob("a", b""))
     with closing(database.connect()) as holder, holder.cursor() as cursor:
         cursor.execute("BEGIN")
@@ -315,3 +311,73 @@ def connect_guest(url: str) -> Any:
     if url.startswith("mysql"):
         return pymysql.connect(**MysqlAddress.parse(url).options)
     return psycopg.connect(url)
+
+
+# --- PostgreSQL and MariaDB over TLS: the store believes a server only if its certificate is one that the URL names
+
+
+def files_for(user: str, certificate: Path) -> tuple[Path, Path]:
+    """Copies of a certificate and its key that only a server's user can read."""
+    folder = make_folder("duetime-tls-")
+    copies = [Path(shutil.copy(file, folder)) for file in (certificate, certificate.with_name("key.pem"))]
+    for copy in copies:
+        copy.chmod(0o600)
+        give_to(copy, user)
+    return copies[0], copies[1]
+
+
+async def push_one(url: str) -> None:
+    store = await open_store(url)
+    try:
+        await store.push(QUEUE, [Push([NewJob("a", b"body")])])
+        assert [count.ready for count in await store.counts([QUEUE])] == [1]
+    finally:
+        await store.close()
+
+
+@pytest.mark.store_kind("postgres")
+async def test_postgresql_shows_the_certificate_that_the_url_names(
+    start_postgres: Callable[..., PostgresServer], certificate: Path, other_certificate: Path
+) -> None:
+    shown, key = files_for("postgres", certificate)
+    server = start_postgres(ssl="on", ssl_cert_file=str(shown), ssl_key_file=str(key))
+    server.stop()
+    (server.folder / "data" / "pg_hba.conf").write_text("hostssl all all all trust\n")
+    server.start()
+    await push_one(f"{server.url}?sslmode=verify-full&sslrootcert={certificate}")
+    with pytest.raises(StoreUnavailable, match="certificate verify failed"):
+        await open_store(f"{server.url}?sslmode=verify-full&sslrootcert={other_certificate}")
+    with pytest.raises(StoreUnavailable, match="no encryption"):
+        await open_store(f"{server.url}?sslmode=disable")
+
+
+@pytest.mark.store_kind("mysql")
+async def test_mariadb_shows_the_certificate_that_the_url_names(
+    start_mysql: Callable[..., MysqlServer], certificate: Path, other_certificate: Path
+) -> None:
+    shown, key = files_for("mysql", certificate)
+    server = start_mysql(ssl_cert=str(shown), ssl_key=str(key))
+    server.administer("ALTER USER duetime@'%' REQUIRE SSL")
+    url = server.url.partition("?")[0]
+    await push_one(f"{url}?ssl_ca={certificate}")
+    for mode in ("verify_identity", "verify_ca"):
+        with pytest.raises(StoreUnavailable, match="certificate verify failed"):
+            await open_store(f"{url}?ssl_mode={mode}&ssl_ca={other_certificate}")
+    with pytest.raises(StoreUnavailable, match="denied"):
+        await open_store(f"{url}?ssl_mode=disabled")
+
+
+@pytest.mark.store_kind("mysql")
+@pytest.mark.parametrize("tls", ["offered", "not offered"])
+async def test_a_connection_to_mariadb_reads_no_unneeded_certificates(
+    start_mysql: Callable[..., MysqlServer], certificate: Path, monkeypatch: pytest.MonkeyPatch, tls: str
+) -> None:
+    """All certificates of the system take a tenth of a second and megabytes for each connection."""
+    shown, key = files_for("mysql", certificate)
+    server = start_mysql(**({"ssl_cert": str(shown), "ssl_key": str(key)} if tls == "offered" else {"skip_ssl": 1}))
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: pytest.fail("certificates are read"))
+    address = MysqlAddress.parse(server.url.partition("?")[0])
+    with open_connection(address) as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW STATUS LIKE 'Ssl_cipher'")
+        [(_, cipher)] = cursor.fetchall()
+    assert bool(cipher) == (tls == "offered")

@@ -20,17 +20,8 @@ from duetime.stores.sql.server_store import ServerStore
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.postgres_server import PostgresServer
 
+STORE_KINDS = ["postgres", "mysql"]
 QUEUE, OTHER = Queue("shop", "mail"), Queue("shop", "other")
-
-
-@pytest.fixture(params=["postgres", "mysql"])
-def store_kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def store_url(store_kind: str, request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(f"{store_kind}_url"))
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Several processes on one file: each is woken, and accepted jobs survive a kill.
 
-Run as a script, this file is such a process: ROLE PATH.
+Run as a module, this file is such a process: ROLE PATH.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from duetime.model.job import STEP_JOBS, NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, Wake
 from duetime.stores.sqlite.store import SqliteStore
+from tests.plugins.processes import guard, release
 
 QUEUE = Queue("shop", "mail")
 TIMEOUT_S = 120
@@ -96,12 +97,15 @@ class Neighbour:
 async def neighbour(role: object, path: Path) -> AsyncIterator[Neighbour]:
     pipe = asyncio.subprocess.PIPE
     name = getattr(role, "__name__", "")
-    process = await asyncio.create_subprocess_exec(sys.executable, __file__, name, path, stdout=pipe)
+    command = [sys.executable, "-m", "tests.unit.test_sql_sqlite_processes", name, path]
+    process = await asyncio.create_subprocess_exec(*command, cwd=Path(__file__).parents[2], stdout=pipe)
+    guard(process.pid)
     started = Neighbour(process)
     try:
         yield started
     finally:
         await started.kill()
+        release(process.pid)
 
 
 async def push(store: SqliteStore, *ids: str, due_at: int | None = None) -> None:

@@ -1,16 +1,23 @@
 """How many waiting jobs were tried before, counted over all queues of a pool."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
+from jinja2 import DictLoader, Environment
 
 from duetime.console import sums
+from duetime.console.app import CompiledTemplates
 from duetime.console.queue_snapshots import QueueSnapshots
+from duetime.console.saved_views import KIND, SavedView, saved_views
 from duetime.console.sums import Retrying, RetryingCounts
 from duetime.engine.pools import Pools
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
 from duetime.stores.open import open_store
+from duetime.stores.registry import Record
 
 
 @pytest.fixture
@@ -52,3 +59,42 @@ async def test_a_count_that_was_cut_short_is_marked(pools: Pools, monkeypatch: p
     assert everything is not None
     assert not everything.is_whole
     assert everything.jobs >= 2
+
+
+# --- the console compiles its templates before the first page
+
+
+class BusyLoader(DictLoader):
+    """Cannot open one file while the process has too many open."""
+
+    is_busy = True
+
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str | None, Callable[[], bool] | None]:
+        if self.is_busy and template == "one.html":
+            raise OSError(24, "Too many open files")
+        return super().get_source(environment, template)
+
+
+async def test_a_template_that_cannot_be_read_for_a_moment_fails_no_later_page() -> None:
+    loader = BusyLoader({"one.html": "one", "two.html": "two"})
+    environment = Environment(loader=loader, autoescape=True)
+    compiled = CompiledTemplates(environment)
+    await compiled.wait()
+    loader.is_busy = False
+    await compiled.wait()
+
+    assert environment.get_template("one.html").render() == "one"
+
+
+# --- saved filters of the jobs list
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b'{"pool": "default"}'])
+def test_a_view_that_cannot_be_read_hides_no_other_and_no_page(value: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    view = SavedView("default", "shop", "mail", "late", {"since": "-1h"})
+    records = [Record(KIND, "broken", value, 1), Record(KIND, view.key, msgspec.json.encode(view), 2)]
+    copy = SimpleNamespace(list_records=lambda kind: records)
+    visit: Any = SimpleNamespace(parts=SimpleNamespace(registry_copy=copy), sees=lambda pool, namespace: True)
+
+    assert saved_views(visit) == [view]
+    assert [record.message for record in caplog.records] == ["view_unreadable"]

@@ -1,6 +1,9 @@
 """How the applications of the listeners are put together, and what health says of them."""
 
 import asyncio
+import errno
+import os
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,11 +14,16 @@ from starlette.types import ASGIApp
 
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
+from duetime.http.listener import Listener
 from duetime.model.errors import InvalidSettings, StoreUnavailable
 from duetime.model.settings import load
 from duetime.server.apps import MountedApp, Runtime, admin_app, api_app, compose, mail_domains
+from duetime.server.listeners import ListenerSpec, leave_all
+from duetime.server.process import LISTENERS
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
+from tests.plugins.http_peer import echo
+from tests.plugins.until import until
 
 
 async def get(app: ASGIApp, path: str, method: str = "GET") -> httpx.Response:
@@ -78,13 +86,6 @@ async def test_all_is_well(runtime: Runtime) -> None:
         assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
 
 
-async def test_a_drain_ends_readiness_and_not_health(runtime: Runtime) -> None:
-    runtime.draining.set()
-    ready = await get(api_app(runtime), "/readyz")
-    assert (ready.status_code, ready.json()) == (503, {"status": "draining"})
-    assert (await get(api_app(runtime), "/healthz")).status_code == 200
-
-
 async def test_a_store_that_hangs_is_not_ready(
     runtime: Runtime, outage: Outage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,3 +135,61 @@ async def test_an_app_for_everything_leaves_health_alone(runtime: Runtime, monke
     app = admin_app(runtime)
     assert (await get(app, "/anything")).text == "app"
     assert (await get(app, "/healthz")).json()["status"] == "ok"
+
+
+# --- a server that ends, and a client that connects after the last accept and before the close of the socket
+
+
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class LateClientSocket(socket.socket):
+    """Listens; somebody connects at the last moment before it is closed."""
+
+    late: socket.socket | None = None
+
+    def close(self) -> None:
+        if self.fileno() >= 0 and self.late is None:
+            self.late = socket.socket(self.family)
+            self.late.setblocking(False)
+            assert self.late.connect_ex(self.getsockname()) in (0, errno.EINPROGRESS)
+        super().close()
+
+
+def spec(*, last: bool) -> ListenerSpec:
+    return next(one for one in LISTENERS if one.last is last)
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+async def test_a_late_connection_is_refused_and_never_reset(family: socket.AddressFamily, host: str) -> None:
+    sock = LateClientSocket(family)
+    sock.bind((host, 0))
+    sock.listen(16)
+    listener = Listener(echo, [sock])
+    one = spec(last=False)
+    with socket.create_connection(sock.getsockname()[:2]) as in_time:
+        await listener.start()
+        leave_all([one], {one.name: socket.socket(fileno=os.dup(sock.fileno()))})
+        stopping = asyncio.create_task(listener.stop(10))
+        in_time.setblocking(False)
+        await asyncio.get_running_loop().sock_sendall(in_time, GET)
+        answer = await asyncio.get_running_loop().sock_recv(in_time, 1000)
+        await stopping
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert sock.late is not None
+    with sock.late as late:
+        outcome = list[int]()
+        asyncio.get_running_loop().add_writer(
+            late, lambda: outcome.append(late.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        )
+        await until(lambda: outcome)
+        asyncio.get_running_loop().remove_writer(late)
+    assert outcome[0] == errno.ECONNREFUSED
+
+
+async def test_a_listener_that_answers_to_the_end_still_takes_connections() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        one = spec(last=True)
+        leave_all([one], {one.name: sock.dup()})
+        with socket.create_connection(sock.getsockname(), timeout=20):
+            sock.accept()[0].close()

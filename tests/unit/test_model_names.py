@@ -1,8 +1,10 @@
 """What may be called what."""
 
+import msgspec
 import pytest
 
-from duetime.model.errors import InvalidId, InvalidName, InvalidRequest
+from duetime.model.errors import BY_CODE, InvalidId, InvalidName, InvalidRequest
+from duetime.model.job import TRANSITIONS, Counts, NewJob, Priority
 from duetime.model.names import Queue, check_attributes, check_id, check_namespace, check_queue
 
 
@@ -47,14 +49,6 @@ def test_a_queue_is_written_with_a_slash_and_read_back() -> None:
 
     assert str(queue) == "shop.eu/mail-2"
     assert Queue.parse("shop.eu/mail-2") == queue
-
-
-def test_queues_compare_by_namespace_then_name() -> None:
-    assert sorted([Queue("b", "a"), Queue("a", "b"), Queue("a", "a")]) == [
-        Queue("a", "a"),
-        Queue("a", "b"),
-        Queue("b", "a"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -104,3 +98,50 @@ def test_good_attributes(attributes: dict[str, str]) -> None:
 def test_bad_attributes(attributes: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         check_attributes(attributes)
+
+
+# --- the nouns: defaults, being frozen, and that the transition table is complete
+
+
+QUEUE = Queue("shop", "mail")
+
+
+def test_a_new_job_is_due_immediately_with_five_tries_and_no_ttl() -> None:
+    job = NewJob("a", b"hello")
+
+    assert msgspec.structs.asdict(job) == {
+        "id": "a",
+        "body": b"hello",
+        "delay_ms": 0,
+        "due_at": None,
+        "ttl_ms": 0,
+        "tries": 5,
+        "priority": Priority.NORMAL,
+        "attributes": {},
+        "born": 0,
+        "attempt": 0,
+    }
+
+
+def test_the_total_counts_what_is_there_and_not_what_expired() -> None:
+    assert Counts(delayed=1, ready=2, leased=3, dead=4, expired=100, now=5).total == 10
+
+
+@pytest.mark.parametrize("verb", TRANSITIONS)
+def test_every_row_of_the_table_is_complete(verb: str) -> None:
+    places = ["leased"] if verb == "lease runs out" else ["absent", "dead", "leased", "waiting"]
+
+    assert sorted(TRANSITIONS[verb]) == places
+
+
+def test_every_outcome_is_a_place_a_change_or_an_error_code() -> None:
+    outcomes = {outcome for row in TRANSITIONS.values() for outcome in row.values()}
+    changes = {"created", "kept", "replaced", "removed", "moved", "waits", "dies", "waits or dies", "leased"}
+
+    assert {code for code in outcomes - changes if code in BY_CODE} == {
+        "job_exists",
+        "job_running",
+        "job_dead",
+        "lease_lost",
+    }
+    assert outcomes - changes - set(BY_CODE) == {"not found", "gone"}

@@ -81,11 +81,6 @@ def test_parse_refuses_the_rest(text: str) -> None:
         parse(text)
 
 
-def test_policies_are_frozen() -> None:
-    with pytest.raises(AttributeError):
-        Fixed(1).wait_ms = 2  # type: ignore[misc]
-
-
 def test_an_outage_is_logged_once_and_waits_by_its_policy() -> None:
     outage = Outage(Listed((100, 300)))
     assert outage.worked() == 0

@@ -8,9 +8,7 @@ import pytest
 from duetime.model import errors
 from duetime.model.errors import (
     BY_CODE,
-    BodyTooLarge,
     DuetimeError,
-    InvalidRequest,
     JobNotFound,
     LeaseLost,
     NotFound,
@@ -73,11 +71,6 @@ def test_errors_are_values() -> None:
     assert LeaseLost("gone") != LeaseLost("other")
     assert JobNotFound("x") != NotFound("x")
     assert LeaseLost() != "lease_lost"
-
-
-def test_a_child_is_caught_as_its_parent() -> None:
-    with pytest.raises(InvalidRequest):
-        raise BodyTooLarge("too large")
 
 
 def test_a_store_that_was_lost_in_between_is_reported() -> None:
