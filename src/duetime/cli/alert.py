@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-import typer
 
 from duetime.alerts import problems as alerts
 from duetime.alerts.senders import MailServer
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, argument, option, takes_options
 from duetime.cli.output import moment, note, safe
 from duetime.client.store_link import AdminCall, send_admin
 from duetime.model.clock import SystemClock
@@ -23,9 +22,7 @@ from duetime.model.masking import mask_address
 from duetime.model.names import is_mail
 from duetime.stores.registry import Registry
 
-Address = Annotated[
-    str, typer.Argument(metavar="ADDRESS", help="A mail address, or a URL that apprise knows (slack://, dingtalk://).")
-]
+Address = Annotated[str, argument("ADDRESS", "A mail address, or a URL that apprise knows (slack://, dingtalk://).")]
 
 
 class NotSent(DuetimeError):
@@ -39,9 +36,7 @@ class NotSent(DuetimeError):
 def add(
     address: Address,
     target: Target,
-    channel: Annotated[
-        str, typer.Option(metavar="NAME", help="Only for topics whose --alert has this name, not for everything.")
-    ] = "",
+    channel: Annotated[str, option("NAME", "Only for topics whose --alert has this name, not for everything.")] = "",
 ) -> None:
     """Send every alert to this address, or give it a name that topics can use.
 
@@ -84,14 +79,14 @@ def remove(address: Address, target: Target) -> None:
 
 @dataclass(frozen=True)
 class MailOptions:
-    host: Annotated[str, typer.Option(help="The mail server's name.")]
-    sender: Annotated[str, typer.Option("--from", metavar="ADDRESS", help="Who the mails are from.")]
-    port: Annotated[int, typer.Option(help="0: the usual one for the security.")] = 0
-    user: Annotated[str, typer.Option(help="Empty: no login.")] = ""
+    host: Annotated[str, option(None, "The mail server's name.")]
+    sender: Annotated[str, option("ADDRESS", "Who the mails are from.", "--from")]
+    port: Annotated[int, option(None, "0: the usual one for the security.")] = 0
+    user: Annotated[str, option(None, "Empty: no login.")] = ""
     password: Annotated[
-        str, typer.Option(envvar="DUETIME_MAIL_PASSWORD", help="Better given in the environment.", show_default=False)
+        str, option(None, "Better given in the environment.", envvar="DUETIME_MAIL_PASSWORD", show_default=False)
     ] = ""
-    security: Annotated[str, typer.Option(help="starttls, ssl or none.")] = "starttls"
+    security: Annotated[str, option(None, "starttls, ssl or none.")] = "starttls"
 
 
 @takes_options

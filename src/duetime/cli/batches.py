@@ -2,10 +2,9 @@
 
 from typing import Annotated, Any
 
-import typer
 from msgspec.structs import asdict
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, YesOption, argument, flag, takes_options
 from duetime.cli.output import moment, safe
 from duetime.model.clock import SystemClock
 from duetime.model.errors import NotFound
@@ -15,7 +14,7 @@ from duetime.worker.app import App
 from duetime.worker.batches import KEEPERS, BatchStatus, list_keepers
 from duetime.worker.pusher import send_work
 
-BatchArgument = Annotated[str, typer.Argument(metavar="BATCH", help="The id of the batch, which is also its queue.")]
+BatchArgument = Annotated[str, argument("BATCH", "The id of the batch, which is also its queue.")]
 COUNTS = ("total", "waiting", "running", "done", "failed", "cancelled", "expired")
 
 
@@ -87,7 +86,7 @@ def resume(batch: BatchArgument, target: Target) -> None:
 def cancel(
     batch: BatchArgument,
     target: Target,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Delete the waiting jobs of a batch and close it; running jobs finish.
 
@@ -98,16 +97,16 @@ def cancel(
     with _app(target) as app:
         found = app.find_batch(batch)
         if not yes:
-            answer.confirm(f"Delete {found.status().waiting:,} waiting jobs of {safe(batch)}?", yes=False)
+            answer.confirm(f"Delete {found.status().waiting:,} waiting jobs of {safe(batch)}?")
         _show(found.cancel(), target)
 
 
 @takes_options
 def shift(
     batch: BatchArgument,
-    by: Annotated[str, typer.Argument(metavar="TIME", help="By how much, as 90s or 1h30m.")],
+    by: Annotated[str, argument("TIME", "By how much, as 90s or 1h30m.")],
     target: Target,
-    earlier: Annotated[bool, typer.Option("--earlier", help="Earlier, not later.")] = False,
+    earlier: Annotated[bool, flag("Earlier, not later.", "--earlier")] = False,
 ) -> None:
     """Shift the due time of every waiting job of a batch.
 

@@ -13,7 +13,7 @@ import typer
 
 from duetime.bridges.foreign import BridgeOptions, ForeignQueues, Sizes, open_foreign
 from duetime.bridges.relay import PushCall, Relay, bury
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, argument, flag, option, takes_options
 from duetime.cli.output import note, safe
 from duetime.cli.progress import show_progress
 from duetime.client import calls
@@ -37,27 +37,20 @@ class System(StrEnum):
 class ForeignPlace:
     """Where the other system keeps its jobs."""
 
-    system: Annotated[System, typer.Argument(help="laravel, redisson, lmstfy or delayqueue (php-delayqueue).")]
+    system: Annotated[System, argument(None, "laravel, redisson, lmstfy or delayqueue (php-delayqueue).")]
     source: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="URL",
-            help="Its Redis (redis://...) or, for Laravel, its database (postgresql://, mysql://).",
-        ),
+        str, option("URL", "Its Redis (redis://...) or, for Laravel, its database (postgresql://, mysql://).", "--from")
     ]
-    prefix: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The prefix of its keys: laravel_database_ (up to 12), dq_, ..."),
-    ] = None
+    prefix: Annotated[str | None, option("TEXT", "The prefix of its keys: laravel_database_ (up to 12), dq_, ...")] = (
+        None
+    )
     retry_after: Annotated[
-        str, typer.Option(metavar="DURATION", help="Laravel: its setting retry_after, the length of a reservation.")
+        str, option("DURATION", "Laravel: its setting retry_after, the length of a reservation.")
     ] = "90s"
     handler: Annotated[
-        str | None,
-        typer.Option(metavar="CLASS@METHOD", help="Laravel: the PHP handler for jobs of ours that are no tasks."),
+        str | None, option("CLASS@METHOD", "Laravel: the PHP handler for jobs of ours that are no tasks.")
     ] = None
-    buckets: Annotated[int, typer.Option(min=1, metavar="N", help="php-delayqueue: its number of buckets.")] = 2
+    buckets: Annotated[int, option("N", "php-delayqueue: its number of buckets.", min=1)] = 2
 
     @contextmanager
     def opened(self) -> Generator[ForeignQueues]:
@@ -71,8 +64,8 @@ class ForeignPlace:
 
 @dataclass(frozen=True)
 class Direction:
-    queue: Annotated[str, typer.Option(metavar="NAME", help="The other system's queue (lmstfy: namespace/queue).")]
-    to: Annotated[str | None, typer.Option(metavar="NAME", help="The queue here; the same name if not given.")] = None
+    queue: Annotated[str, option("NAME", "The other system's queue (lmstfy: namespace/queue).")]
+    to: Annotated[str | None, option("NAME", "The queue here; the same name if not given.")] = None
 
     def ours(self, namespace: str) -> Queue:
         try:
@@ -102,8 +95,8 @@ def list_queues(place: ForeignPlace, target: Target) -> None:
 def watch(
     place: ForeignPlace,
     target: Target,
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="How often to look.")] = "2s",
-    count: Annotated[int, typer.Option(min=0, metavar="N", help="End after N times; 0: when interrupted.")] = 0,
+    interval: Annotated[str, option("DURATION", "How often to look.")] = "2s",
+    count: Annotated[int, option("N", "End after N times; 0: when interrupted.", min=0)] = 0,
 ) -> None:
     """Show the queues of another system again and again.
 
@@ -159,7 +152,7 @@ def relay(
     direction: Direction,
     target: Target,
     back: Annotated[
-        bool, typer.Option("--back", help="From Duetime to the other system: jobs that are due here run there.")
+        bool, flag("From Duetime to the other system: jobs that are due here run there.", "--back")
     ] = False,
 ) -> None:
     """Move jobs continuously from another system to Duetime, or back.
@@ -181,7 +174,7 @@ def drain(
     place: ForeignPlace,
     direction: Direction,
     target: Target,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False,
+    dry_run: Annotated[bool, flag("Only show what would be moved.", "--dry-run")] = False,
 ) -> None:
     """Move all jobs of another system's queue to Duetime, then end.
 
@@ -273,17 +266,16 @@ def _sleep(seconds: float, stopped: Any) -> None:
 
 @dataclass(frozen=True)
 class ImportOptions:
-    queue: Annotated[
-        list[str], typer.Option(metavar="NAME", help="Only this queue (lmstfy: namespace/queue); repeatable.")
-    ] = field(default_factory=list[str])
+    queue: Annotated[list[str], option("NAME", "Only this queue (lmstfy: namespace/queue); repeatable.")] = field(
+        default_factory=list[str]
+    )
     settings_from: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="lmstfy: its AdminRedis, with the tokens and limits. php-delayqueue: its MySQL, with the topics.",
+        option(
+            "URL", "lmstfy: its AdminRedis, with the tokens and limits. php-delayqueue: its MySQL, with the topics."
         ),
     ] = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be imported.")] = False
+    dry_run: Annotated[bool, flag("Only show what would be imported.", "--dry-run")] = False
 
 
 @dataclass

@@ -5,17 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from duetime import __version__
-from duetime.cli.options import AnswerForm, takes_options
+from duetime.cli.options import AnswerForm, option, takes_options
 from duetime.model.errors import InvalidSettings
 from duetime.model.masking import mask
 from duetime.model.settings import CONFIG_VARIABLE, FIELDS, FILE, Settings, load, parse_file, row, shown, variable
 
 ConfigOption = Annotated[
-    str | None,
-    typer.Option("--config", metavar="FILE", help=f"The settings file; {FILE} in the current folder if there is one."),
+    str | None, option("FILE", f"The settings file; {FILE} in the current folder if there is one.", "--config")
 ]
 
 

@@ -5,10 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from duetime.cli.config import ConfigOption, read_settings
-from duetime.cli.options import AnswerForm, global_option, takes_options
+from duetime.cli.options import AnswerForm, option, takes_options
 from duetime.cli.process_title import set_process_title
 from duetime.cli.serve import run_program
 from duetime.client.store_link import on_store
@@ -34,7 +32,7 @@ LOOPBACK = "127.0.0.1"
 class ConsoleTarget(AnswerForm):
     url: Annotated[
         str | None,
-        global_option(
+        option(
             "URL",
             "The store: sqlite:///..., redis://..., postgresql://... DUETIME_URL, else the store of the settings.",
         ),
@@ -44,7 +42,7 @@ class ConsoleTarget(AnswerForm):
 @takes_options
 def console(
     target: ConsoleTarget,
-    port: Annotated[int, typer.Option("--port", "--admin-port", help="The port of the console; 0 picks one.")] = PORT,
+    port: Annotated[int, option(None, "The port of the console; 0 picks one.", "--port", "--admin-port")] = PORT,
     config: ConfigOption = None,
 ) -> None:
     """Open the web console of an existing store on this machine, without a server.

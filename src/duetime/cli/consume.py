@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote, unquote
 
-import typer
-
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, argument, flag, option, takes_options
 from duetime.cli.output import (
     EVENT_WORDS,
     Answer,
@@ -39,11 +37,11 @@ from duetime.model.names import Queue, check_id, check_queue
 TTR = f"{DEFAULT_TTR_MS // 1000}s"
 
 LeasesArgument = Annotated[
-    list[str], typer.Argument(metavar="LEASE", help="What `reserve` printed; - reads leases from stdin, one a line.")
+    list[str], argument("LEASE", "What `reserve` printed; - reads leases from stdin, one a line.")
 ]
 Shown = tuple[dict[str, Any], str]
 """An answer as JSON and as text."""
-LeaseArgument = Annotated[str, typer.Argument(metavar="LEASE", help="What `reserve` printed.")]
+LeaseArgument = Annotated[str, argument("LEASE", "What `reserve` printed.")]
 
 
 def write_lease(lease: Lease) -> str:
@@ -74,14 +72,14 @@ class SomeRefused(DuetimeError):
 
 @dataclass(frozen=True)
 class ReserveOptions:
-    limit: Annotated[int, typer.Option(min=1, max=500, metavar="N", help="The most jobs to lease.")] = 1
-    ttr: Annotated[str, typer.Option(metavar="DURATION", help="Time to run: how long the lease holds.")] = TTR
-    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the first job.")] = "0"
+    limit: Annotated[int, option("N", "The most jobs to lease.", min=1, max=500)] = 1
+    ttr: Annotated[str, option("DURATION", "Time to run: how long the lease holds.")] = TTR
+    wait: Annotated[str, option("DURATION", "How long to wait for the first job.")] = "0"
 
 
 @takes_options
 def reserve(
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="Queues, tried in this order.")],
+    queues: Annotated[list[str], argument("QUEUE", "Queues, tried in this order.")],
     options: ReserveOptions,
     target: Target,
 ) -> None:
@@ -161,9 +159,9 @@ def _acked(lease: Lease, result: calls.Result) -> Shown | DuetimeError:
 
 @dataclass(frozen=True)
 class ReleaseOptions:
-    delay: Annotated[str, typer.Option(metavar="DURATION", help="How long until the next try.")] = "0"
-    error: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the job.")] = ""
-    kill: Annotated[bool, typer.Option("--kill", help="No further try: the job fails for good.")] = False
+    delay: Annotated[str, option("DURATION", "How long until the next try.")] = "0"
+    error: Annotated[str, option("TEXT", "Why; kept with the job.")] = ""
+    kill: Annotated[bool, flag("No further try: the job fails for good.", "--kill")] = False
 
 
 @takes_options
@@ -189,7 +187,7 @@ def release(lease: LeaseArgument, options: ReleaseOptions, target: Target) -> No
 def extend(
     leases: LeasesArgument,
     target: Target,
-    ttr: Annotated[str, typer.Option(metavar="DURATION", help="How long the lease holds, from now.")] = TTR,
+    ttr: Annotated[str, option("DURATION", "How long the lease holds, from now.")] = TTR,
 ) -> None:
     """Renew the leases of running jobs.
 
@@ -209,7 +207,7 @@ def extend(
 def kill(
     leases: LeasesArgument,
     target: Target,
-    error: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the job.")] = "",
+    error: Annotated[str, option("TEXT", "Why; kept with the job.")] = "",
 ) -> None:
     """Fail jobs for good, without another try.
 

@@ -16,13 +16,12 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, flag, takes_options
 from duetime.cli.output import Answer
 from duetime.client import Client, connect
 from duetime.client.client import LeasedJob, QueueClient
@@ -232,7 +231,7 @@ def describe_summary(sums: dict[str, Any]) -> str:
 @takes_options
 def demo(
     target: Target,
-    fast: Annotated[bool, typer.Option("--fast", help="Ten times as fast.")] = False,
+    fast: Annotated[bool, flag("Ten times as fast.", "--fast")] = False,
 ) -> None:
     """Watch a delayed job, a retry and a failed job in twenty seconds.
 

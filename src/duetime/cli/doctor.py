@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import httpx
-import typer
 from rich.text import Text
 
 from duetime.cli.config import read_settings
 from duetime.cli.doctor_checks import Check, Finding, Grade, fail, judge, ok, warn
 from duetime.cli.doctor_sqlite import examine_folder, examine_permissions
 from duetime.cli.doctor_store import examine_server, examine_store
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, flag, takes_options
 from duetime.cli.output import Answer, safe
 from duetime.journal.options import options_of
 from duetime.model.errors import DuetimeError, InvalidSettings
@@ -34,9 +33,7 @@ class NotWell(DuetimeError):
 @takes_options
 def doctor(
     target: Target,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Read the whole store and check that every job is in one place.")
-    ] = False,
+    deep: Annotated[bool, flag("Read the whole store and check that every job is in one place.", "--deep")] = False,
 ) -> None:
     """Check that settings and stores are safe, and print how to fix what is not.
 

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import typer
-
 from duetime.cli.consume import SomeRefused, describe_move
 from duetime.cli.jobs import PAGE, IdArgument, LimitOption, QueueArgument, describe_job, show_jobs, show_walk, walk
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, YesOption, argument, flag, option, takes_options
 from duetime.cli.output import StateWord, job_document, moved_document, note
 from duetime.cli.queues import show_removed
 from duetime.client.client import QueueClient
@@ -20,8 +18,7 @@ from duetime.model.job import STEP_JOBS, Job, Moved, State, chunks
 from duetime.model.names import check_id
 from duetime.wire.payload import describe
 
-SomeIdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of failed jobs.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+SomeIdsArgument = Annotated[list[str] | None, argument("ID", "Ids of failed jobs.")]
 
 
 class NotFailed(Conflict):
@@ -33,7 +30,7 @@ class NotFailed(Conflict):
 @takes_options
 def list_failed(
     target: Target,
-    queue: Annotated[str | None, typer.Argument(metavar="QUEUE", help="The queue; all queues if not given.")] = None,
+    queue: Annotated[str | None, argument("QUEUE", "The queue; all queues if not given.")] = None,
     limit: LimitOption = PAGE,
 ) -> None:
     """List failed jobs with the last line of their error, oldest failure first.
@@ -77,18 +74,13 @@ def _failed_job(queue: QueueClient, job_id: str) -> Job:
 @dataclass(frozen=True)
 class RetryOptions:
     ids: SomeIdsArgument = field(default=None)
-    every: Annotated[bool, typer.Option("--all", help="All failed jobs of the queue.")] = False
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="The N oldest failures.")] = 0
-    ttl: Annotated[str, typer.Option(metavar="DURATION", help="A new time to live; 0: no limit.")] = "0"
-    tries: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Tries allowed; as before if not given.", show_default=False),
-    ] = None
-    matching: Annotated[
-        str, typer.Option(metavar="TEXT", help="Jobs with this text in their error, or in their task and arguments.")
-    ] = ""
-    after: Annotated[str, typer.Option(metavar="TIME", help="Jobs that failed at this time or later.")] = ""
-    before: Annotated[str, typer.Option(metavar="TIME", help="Jobs that failed before this time.")] = ""
+    every: Annotated[bool, flag("All failed jobs of the queue.", "--all")] = False
+    limit: Annotated[int, option("N", "The N oldest failures.", min=0)] = 0
+    ttl: Annotated[str, option("DURATION", "A new time to live; 0: no limit.")] = "0"
+    tries: Annotated[int | None, option("N", "Tries allowed; as before if not given.", min=0)] = None
+    matching: Annotated[str, option("TEXT", "Jobs with this text in their error, or in their task and arguments.")] = ""
+    after: Annotated[str, option("TIME", "Jobs that failed at this time or later.")] = ""
+    before: Annotated[str, option("TIME", "Jobs that failed before this time.")] = ""
 
     @property
     def is_filtered(self) -> bool:
@@ -149,7 +141,7 @@ def _retry(queue: QueueClient, ids: list[str] | None, options: RetryOptions) -> 
 @dataclass(frozen=True)
 class DeleteOptions:
     ids: SomeIdsArgument = field(default=None)
-    every: Annotated[bool, typer.Option("--all", help="All failed jobs of the queue.")] = False
+    every: Annotated[bool, flag("All failed jobs of the queue.", "--all")] = False
     yes: YesOption = False
 
 
@@ -167,8 +159,9 @@ def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None
     with target.connect() as client:
         queue_client = client.queue(queue)
         if options.every:
-            count = queue_client.counts().dead
-            answer.confirm(f"Delete {counted(count, 'failed job')} of {queue_client.name}?", yes=options.yes)
+            if not options.yes:
+                count = queue_client.counts().dead
+                answer.confirm(f"Delete {counted(count, 'failed job')} of {queue_client.name}?")
             show_removed(answer, queue_client.name, queue_client.dead.clear())
             return
         # All are checked before one is deleted: a job that has not failed must not be deleted by mistake.
@@ -183,7 +176,7 @@ def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None
 @takes_options
 def prune(
     queue: QueueArgument,
-    older_than: Annotated[str, typer.Option(metavar="DURATION", help="Failed longer ago than this, such as 30d.")],
+    older_than: Annotated[str, option("DURATION", "Failed longer ago than this, such as 30d.")],
     target: Target,
     yes: YesOption = False,
 ) -> None:
@@ -202,7 +195,7 @@ def prune(
         before = queue_client.counts().now - age_ms
         if not yes:
             old = itertools.takewhile(lambda job: job.dead_at < before, walk(queue_client, State.DEAD))
-            answer.confirm(f"Delete {counted(sum(1 for _ in old), 'failed job')} of {queue_client.name}?", yes=False)
+            answer.confirm(f"Delete {counted(sum(1 for _ in old), 'failed job')} of {queue_client.name}?")
         # The first page is in order of death, so its old ones are the first.
         while count := sum(job.dead_at < before for job in queue_client.dead.list_jobs(limit=STEP_JOBS).jobs):
             removed += queue_client.dead.clear(limit=count)

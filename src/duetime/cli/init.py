@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from duetime.cli.options import AnswerForm, takes_options
+from duetime.cli.options import AnswerForm, argument, takes_options
 from duetime.model.errors import InvalidRequest
 
 JOBS = '''"""The tasks of this project. Workers run them: `duetime work jobs:app`."""
@@ -53,7 +51,7 @@ FILES = {"jobs.py": JOBS, "duetime.toml": SETTINGS, "README.md": README, ".gitig
 @takes_options
 def init(
     form: AnswerForm,
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to write it; created if missing.")] = Path(),
+    folder: Annotated[Path, argument("[FOLDER]", "Where to write it; created if missing.")] = Path(),
 ) -> None:
     """Write the skeleton of a project: a task, settings, and a README of three commands.
 

@@ -4,10 +4,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated
 
-import typer
-
 from duetime.cli.consume import Shown, describe_move, show_each
-from duetime.cli.options import Target, parse_when, takes_options
+from duetime.cli.options import IdArgument, QueueArgument, Target, argument, flag, option, parse_when, takes_options
 from duetime.cli.output import (
     Answer,
     StateWord,
@@ -30,10 +28,8 @@ from duetime.model.names import Queue, check_id
 
 PAGE = 100
 
-QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
-IdsArgument = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of jobs.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
-LimitOption = Annotated[int, typer.Option(min=0, metavar="N", help="The most jobs to show; 0: all.")]
+IdsArgument = Annotated[list[str], argument("ID", "Ids of jobs.")]
+LimitOption = Annotated[int, option("N", "The most jobs to show; 0: all.", min=0)]
 
 
 @takes_options
@@ -53,7 +49,7 @@ def delete(queue: QueueArgument, ids: IdsArgument, target: Target) -> None:
 def reschedule(
     queue: QueueArgument,
     ids: IdsArgument,
-    when: Annotated[str, typer.Option("--delay", "--at", metavar="WHEN", help="A delay (5m), or tomorrow 09:00.")],
+    when: Annotated[str, option("WHEN", "A delay (5m), or tomorrow 09:00.", "--delay", "--at")],
     target: Target,
 ) -> None:
     """Change the due time of waiting jobs.
@@ -91,7 +87,7 @@ def get(
     queue: QueueArgument,
     job_id: IdArgument,
     target: Target,
-    body: Annotated[bool, typer.Option("--body", help="Print the body alone, byte for byte.")] = False,
+    body: Annotated[bool, flag("Print the body alone, byte for byte.", "--body")] = False,
 ) -> None:
     """Show a job in any state.
 
@@ -131,7 +127,7 @@ def describe_job(job: Job) -> str:
 def list_jobs(
     queue: QueueArgument,
     target: Target,
-    state: Annotated[StateWord | None, typer.Option(help="Only jobs in this state.", show_default=False)] = None,
+    state: Annotated[StateWord | None, option(None, "Only jobs in this state.")] = None,
     limit: LimitOption = PAGE,
 ) -> None:
     """List the jobs of a queue by state: running, ready, delayed, failed.

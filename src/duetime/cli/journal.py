@@ -5,11 +5,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.text import Text
 
 from duetime.cli.config import ConfigOption, read_settings
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import IdArgument, Target, YesOption, option, takes_options
 from duetime.cli.output import EVENT_WORDS, note, preview, relative, safe
 from duetime.client.store_link import on_store
 from duetime.journal import registration
@@ -26,11 +25,9 @@ from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_POOL
 from duetime.stores.base import Store
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
-QueueOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this queue.")]
+QueueOption = Annotated[str | None, option("NAME", "Only this queue.")]
 JournalOption = Annotated[
-    str | None,
-    typer.Option("--journal", metavar="DIR", help="The journal's folder; else as the server's settings say."),
+    str | None, option("DIR", "The journal's folder; else as the server's settings say.", "--journal")
 ]
 
 
@@ -109,7 +106,7 @@ def _state(path: Path) -> str:
 @takes_options
 def end(
     target: Target,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """End the journal of a pool: its store may be used without one again.
 
@@ -120,7 +117,8 @@ def end(
         duetime journal end --url sqlite:///var/lib/duetime/jobs.db
     """
     answer = target.answer
-    answer.confirm(f"End the journal of {mask(target.address)}?", yes=yes)
+    if not yes:
+        answer.confirm(f"End the journal of {mask(target.address)}?")
     began = on_store(target.address, _end)
     answer.show({"since": began}, f"The journal that began {rfc3339(began)} has ended.")
 

@@ -4,12 +4,10 @@ import asyncio
 from ipaddress import ip_address
 from typing import Annotated, Any
 
-import typer
-
 from duetime.cli.config import ConfigOption
 from duetime.cli.doctor_store import examine_server, examine_store
 from duetime.cli.journal import JournalOption, journal_folder
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, flag, option, takes_options
 from duetime.journal.events import Entry, as_fields
 from duetime.journal.reader import lives_of, read_job
 from duetime.model.errors import InvalidSettings
@@ -21,12 +19,10 @@ EXTRA = "the MCP server needs the extra `mcp`: pip install duetime[mcp]"
 def mcp(
     target: Target,
     allow_writes: Annotated[
-        bool,
-        typer.Option("--allow-writes", help="Also offer later, cancel, reschedule, retry, pause, resume, receive."),
+        bool, flag("Also offer later, cancel, reschedule, retry, pause, resume, receive.", "--allow-writes")
     ] = False,
     http: Annotated[
-        str,
-        typer.Option("--http", metavar="HOST:PORT", help="Serve HTTP at /mcp instead of standard input and output."),
+        str, option("HOST:PORT", "Serve HTTP at /mcp instead of standard input and output.", "--http")
     ] = "",
     journal: JournalOption = None,
     config: ConfigOption = None,

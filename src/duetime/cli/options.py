@@ -50,13 +50,32 @@ def check_exists(url: str) -> None:
         raise InvalidSettings(f"store must exist, got {mask(url)}, which has no file: check the URL")
 
 
+def option(metavar: str | None, text: str, *names: str, panel: str | None = None, **more: Any) -> Any:
+    """An option, called like its parameter unless it has `names`. A default of None is not shown."""
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
+def flag(text: str, *names: str, **more: Any) -> Any:
+    """An option without a value."""
+    return option(None, text, *names, **more)
+
+
+def argument(metavar: str | None, text: str, **more: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=text, **more)
+
+
+QueueArgument = Annotated[str, argument("QUEUE", "The queue's name.")]
+IdArgument = Annotated[str, argument("ID", "The job's id.")]
+YesOption = Annotated[bool, flag("Do not ask.", "--yes", "-y")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class AnswerForm:
     """The one global option of a command that connects to no server and no store."""
 
-    json: Annotated[
-        bool, typer.Option("--json", help="Answer in JSON, one document per line.", rich_help_panel=GLOBAL_PANEL)
-    ] = False
+    PANEL = GLOBAL_PANEL
+
+    json: Annotated[bool, flag("Answer in JSON, one document per line.", "--json")] = False
 
     @cached_property
     def answer(self) -> "Answer":
@@ -70,21 +89,13 @@ class AnswerForm:
         return dataclasses.replace(self, **given)
 
 
-def optional(metavar: str, text: str, panel: str | None = None) -> Any:
-    """An option whose default, None, is not shown."""
-    return typer.Option(metavar=metavar, help=text, show_default=False, rich_help_panel=panel)
-
-
-global_option = functools.partial(optional, panel=GLOBAL_PANEL)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Target(AnswerForm):
     """Which server or store the command connects to, with which token, and the form of its answer. None: not given."""
 
     url: Annotated[
         str | None,
-        global_option(
+        option(
             "URL",
             "A server (http://...) or a store (sqlite:///..., redis://..., postgresql://..., mysql://...). "
             f"DUETIME_URL, else {DEFAULT_URL}.",
@@ -92,11 +103,11 @@ class Target(AnswerForm):
     ] = None
     namespace: Annotated[
         str | None,
-        global_option("NAME", f"The namespace of the queues. DUETIME_NAMESPACE, else {DEFAULT_NAMESPACE}."),
+        option("NAME", f"The namespace of the queues. DUETIME_NAMESPACE, else {DEFAULT_NAMESPACE}."),
     ] = None
     token: Annotated[
         str | None,
-        global_option("TOKEN", "The server's token. DUETIME_TOKEN keeps it out of the process list."),
+        option("TOKEN", "The server's token. DUETIME_TOKEN keeps it out of the process list."),
     ] = None
 
     @property
@@ -178,6 +189,7 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
 def _options(group: Any) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     for field in dataclasses.fields(group):
+        hints[field.name].__metadata__[0].rich_help_panel = getattr(group, "PANEL", None)
         default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
         yield inspect.Parameter(
             field.name,

@@ -122,10 +122,8 @@ class Answer:
             table.add_row(*cells)
         self.console.print(table)
 
-    def confirm(self, question: str, *, yes: bool) -> None:
+    def confirm(self, question: str) -> None:
         """Asks before something is lost. Without a terminal `--yes` is needed, because nobody can answer."""
-        if yes:
-            return
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidRequest(f"{question} Add --yes to do it without a terminal.")
         sys.stderr.write(f"{question} [y/N] ")

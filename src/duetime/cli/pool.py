@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from duetime.cli.config import ConfigOption, read_settings
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, argument, takes_options
 from duetime.cli.output import relative, safe
 from duetime.client.store_link import AdminCall, on_store, send_admin
 from duetime.engine.pools import register_pool, registered_pools, unregister_pool
@@ -25,14 +25,14 @@ from duetime.stores.base import Store
 from duetime.stores.open import open_store
 from duetime.stores.registry import Registry
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The pool's name.")]
+Name = Annotated[str, argument("NAME", "The pool's name.")]
 PATH = "/registered-pools"
 
 
 @takes_options
 def add(
     name: Name,
-    store: Annotated[str, typer.Argument(metavar="STORE", help="Its URL: redis://, postgresql://, mysql://, group:.")],
+    store: Annotated[str, argument("STORE", "Its URL: redis://, postgresql://, mysql://, group:.")],
     target: Target,
 ) -> None:
     """Add a pool; every server process opens it within a second.
@@ -88,7 +88,7 @@ def _ask(
 @takes_options
 def show(
     target: Target,
-    name: Annotated[str, typer.Argument(metavar="[POOL]", help="A pool of the settings.")] = DEFAULT_POOL,
+    name: Annotated[str, argument("[POOL]", "A pool of the settings.")] = DEFAULT_POOL,
     config: ConfigOption = None,
 ) -> None:
     """Show each store of a pool: what it holds, how full it is, what is wrong.

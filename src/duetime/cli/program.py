@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from duetime import __version__
 from duetime.cli.commands import PANELS, Command, Noun
-from duetime.cli.options import GLOBAL_PANEL, Target, optional, takes_options
+from duetime.cli.options import GLOBAL_PANEL, Target, flag, option, takes_options
 from duetime.model.errors import DuetimeError, Forbidden, InvalidRequest, InvalidSettings, Unauthorized
 
 JOURNAL_VARIABLE = "DUETIME_JOURNAL"
@@ -157,15 +157,13 @@ def _show_version(wanted: bool) -> None:
 def root(
     context: typer.Context,
     target: Target,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: Annotated[bool, flag("Print the version.", "--version", callback=_show_version, is_eager=True)] = False,
     journal: Annotated[
         str | None,
-        optional(
+        option(
             "DIR",
             f"Where the journal of a command with a store URL goes, if the pool has one. {JOURNAL_VARIABLE}.",
-            GLOBAL_PANEL,
+            panel=GLOBAL_PANEL,
         ),
     ] = None,
 ) -> None:

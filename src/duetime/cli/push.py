@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from duetime.cli.options import Target, parse_attributes, parse_when, takes_options
+from duetime.cli.options import QueueArgument, Target, argument, option, parse_attributes, parse_when, takes_options
 from duetime.cli.output import moment, moved_document
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields, new_job
@@ -16,8 +16,6 @@ from duetime.model.errors import InvalidRequest
 from duetime.model.job import DEFAULT_TRIES, Event, IfExists, Moved, NewJob, Priority
 from duetime.model.names import Queue
 from duetime.model.when import When
-
-QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 
 
 class PriorityWord(StrEnum):
@@ -30,15 +28,13 @@ class PriorityWord(StrEnum):
 class JobOptions:
     """Options of a job; by default it is due immediately and never expires."""
 
-    id: Annotated[str | None, typer.Option(metavar="ID", help="The job's id; generated if not given.")] = None
-    ttl: Annotated[
-        str, typer.Option(metavar="DURATION", help="Drop the job if it is not done in time; 0 keeps it.")
-    ] = "0"
-    tries: Annotated[int, typer.Option(min=0, metavar="N", help="Deliveries allowed; 0 is unlimited.")] = DEFAULT_TRIES
-    priority: Annotated[PriorityWord, typer.Option(help="Which ready jobs are delivered first.")] = PriorityWord.NORMAL
-    if_exists: Annotated[IfExists, typer.Option(help="What to do if the id is taken.")] = IfExists.KEEP
-    attribute: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="A header of the job; repeatable.")] = (
-        field(default_factory=list[str])
+    id: Annotated[str | None, option("ID", "The job's id; generated if not given.")] = None
+    ttl: Annotated[str, option("DURATION", "Drop the job if it is not done in time; 0 keeps it.")] = "0"
+    tries: Annotated[int, option("N", "Deliveries allowed; 0 is unlimited.", min=0)] = DEFAULT_TRIES
+    priority: Annotated[PriorityWord, option(None, "Which ready jobs are delivered first.")] = PriorityWord.NORMAL
+    if_exists: Annotated[IfExists, option(None, "What to do if the id is taken.")] = IfExists.KEEP
+    attribute: Annotated[list[str], option("NAME=VALUE", "A header of the job; repeatable.")] = field(
+        default_factory=list[str]
     )
 
     def fields(self, when: When) -> JobFields:
@@ -61,19 +57,19 @@ class JobOptions:
 class PushOptions(JobOptions):
     when: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "WHEN",
+            "When it is due: a delay (10s, 5 minutes) or an instant (tomorrow 09:00, 2026-11-15T09:00:00Z). "
+            "Immediately if not given.",
             "--delay",
             "--at",
-            metavar="WHEN",
-            help="When it is due: a delay (10s, 5 minutes) or an instant (tomorrow 09:00, 2026-11-15T09:00:00Z). "
-            "Immediately if not given.",
         ),
     ] = None
     file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="JSONL",
-            help="Push one job per line, each a JSON object such as "
+        option(
+            "JSONL",
+            "Push one job per line, each a JSON object such as "
             '{"body": ..., "id": ..., "delay": "10s"}; - is standard input. '
             "The other options apply to lines that do not set them.",
         ),
@@ -84,10 +80,8 @@ class PushOptions(JobOptions):
 def push(
     options: PushOptions,
     target: Target,
-    queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="The queue's name; with --file each line may name its own.")
-    ] = None,
-    body: Annotated[str | None, typer.Argument(metavar="BODY", help="The job's body; - reads it from stdin.")] = None,
+    queue: Annotated[str | None, argument("QUEUE", "The queue's name; with --file each line may name its own.")] = None,
+    body: Annotated[str | None, argument("BODY", "The job's body; - reads it from stdin.")] = None,
 ) -> None:
     """Add a job, or a file of jobs.
 
@@ -121,9 +115,9 @@ def push(
 
 @takes_options
 def later(
-    delay: Annotated[str, typer.Argument(metavar="WHEN", help="A delay (5m) or an instant (tomorrow 09:00).")],
+    delay: Annotated[str, argument("WHEN", "A delay (5m) or an instant (tomorrow 09:00).")],
     queue: QueueArgument,
-    body: Annotated[str, typer.Argument(metavar="BODY", help="The job's body; - reads it from stdin.")],
+    body: Annotated[str, argument("BODY", "The job's body; - reads it from stdin.")],
     options: JobOptions,
     target: Target,
 ) -> None:

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import typer
 from msgspec.structs import asdict
 
 from duetime.cli.jobs import QueueArgument
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, YesOption, argument, flag, option, takes_options
 from duetime.cli.output import Answer, StateWord, queue_document
 from duetime.client.calls import QueueStatus
 from duetime.model.errors import InvalidRequest
@@ -17,13 +16,9 @@ from duetime.model.names import Queue
 from duetime.model.settings import read_size
 from duetime.stores.base import QueueRules, RulesChange
 
-QueuesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="QUEUE", help="Names of queues.", show_default=False)
-]
-SomeQueues = Annotated[
-    list[str] | None, typer.Argument(metavar="QUEUE", help="Names of queues; all queues if not given.")
-]
-AllOption = Annotated[bool, typer.Option("--all", help="All queues that the namespace has now.")]
+QueuesArgument = Annotated[list[str] | None, argument("QUEUE", "Names of queues.")]
+SomeQueues = Annotated[list[str] | None, argument("QUEUE", "Names of queues; all queues if not given.")]
+AllOption = Annotated[bool, flag("All queues that the namespace has now.", "--all")]
 
 
 TOTAL_WORDS = {
@@ -150,24 +145,18 @@ def _configure(queues: Sequence[str] | None, every: bool, target: Target, *, pau
 class RulesOptions:
     """None: not given here, stays as it is."""
 
-    strict: Annotated[
-        bool | None, typer.Option("--strict/--no-strict", help="High priority first, always; else shares 5:3:2.")
-    ] = None
+    strict: Annotated[bool | None, flag("High priority first, always; else shares 5:3:2.", "--strict/--no-strict")] = (
+        None
+    )
     expired_to_dead: Annotated[
-        bool | None,
-        typer.Option("--expired-to-dead/--no-expired-to-dead", help="Keep expired jobs as failed."),
+        bool | None, flag("Keep expired jobs as failed.", "--expired-to-dead/--no-expired-to-dead")
     ] = None
-    kept: Annotated[
-        bool | None, typer.Option("--kept/--no-kept", help="Keep the queue and its totals while it is idle.")
-    ] = None
-    offline: Annotated[bool | None, typer.Option("--offline/--no-offline", help="Refuse pushes.")] = None
+    kept: Annotated[bool | None, flag("Keep the queue and its totals while it is idle.", "--kept/--no-kept")] = None
+    offline: Annotated[bool | None, flag("Refuse pushes.", "--offline/--no-offline")] = None
     max_jobs: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Refuse pushes when the queue has this number of jobs; 0: no cap."),
+        int | None, option("N", "Refuse pushes when the queue has this number of jobs; 0: no cap.", min=0)
     ] = None
-    max_body: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Refuse larger bodies, such as 64KiB; 0: no cap.")
-    ] = None
+    max_body: Annotated[str | None, option("SIZE", "Refuse larger bodies, such as 64KiB; 0: no cap.")] = None
 
     def change(self) -> RulesChange | None:
         """None: nothing is to be changed."""
@@ -202,10 +191,10 @@ def rules(queue: QueueArgument, options: RulesOptions, target: Target) -> None:
 
 @dataclass(frozen=True)
 class PurgeOptions:
-    state: Annotated[list[StateWord], typer.Option(help="Only jobs in this state; repeatable. All if not given.")] = (
-        field(default_factory=list[StateWord])
+    state: Annotated[list[StateWord], option(None, "Only jobs in this state; repeatable. All if not given.")] = field(
+        default_factory=list[StateWord]
     )
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+    yes: YesOption = False
 
 
 @takes_options
@@ -225,7 +214,7 @@ def purge(queue: QueueArgument, options: PurgeOptions, target: Target) -> None:
         if not options.yes:
             counts = queue_client.counts()
             shares = ", ".join(f"{getattr(counts, word.state):,} {word}" for word in states)
-            answer.confirm(f"Delete {shares} jobs of {queue_client.name}?", yes=False)
+            answer.confirm(f"Delete {shares} jobs of {queue_client.name}?")
         removed = queue_client.purge([word.state for word in states])
     show_removed(answer, queue_client.name, removed)
 

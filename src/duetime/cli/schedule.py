@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
-import typer
 
-from duetime.cli.options import Target, parse_attributes, takes_options
+from duetime.cli.options import Target, argument, option, parse_attributes, takes_options
 from duetime.cli.output import StateWord, body_text, moment, preview, safe
 from duetime.cli.push import PriorityWord, read_body
 from duetime.model.clock import SystemClock
@@ -19,7 +18,7 @@ from duetime.model.when import read_when
 from duetime.wire import convert
 from duetime.wire.messages import ScheduleOut
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
+NameArgument = Annotated[str, argument("NAME", "The name of the schedule.")]
 
 
 @takes_options
@@ -78,26 +77,22 @@ def show(name: NameArgument, target: Target) -> None:
 class ScheduleOptions:
     """When a schedule runs, and the job that it pushes."""
 
-    queue: Annotated[str, typer.Option(metavar="QUEUE", help="The queue of the jobs.")]
-    every: Annotated[str | None, typer.Option(metavar="DURATION", help="The interval: 15m, 1h, 1d.")] = None
-    cron: Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Five fields: '0 9 * * mon-fri'.")] = None
-    tz: Annotated[str, typer.Option(metavar="ZONE", help="The time zone of --cron, such as Asia/Shanghai.")] = "UTC"
-    task: Annotated[str | None, typer.Option(metavar="NAME", help="The task that workers run.")] = None
-    arguments: Annotated[str | None, typer.Option(metavar="JSON", help="The arguments of the task, an object.")] = None
-    body: Annotated[str | None, typer.Option(metavar="BODY", help="The body of a job without a task; - is stdin.")] = (
-        None
-    )
+    queue: Annotated[str, option("QUEUE", "The queue of the jobs.")]
+    every: Annotated[str | None, option("DURATION", "The interval: 15m, 1h, 1d.")] = None
+    cron: Annotated[str | None, option("EXPRESSION", "Five fields: '0 9 * * mon-fri'.")] = None
+    tz: Annotated[str, option("ZONE", "The time zone of --cron, such as Asia/Shanghai.")] = "UTC"
+    task: Annotated[str | None, option("NAME", "The task that workers run.")] = None
+    arguments: Annotated[str | None, option("JSON", "The arguments of the task, an object.")] = None
+    body: Annotated[str | None, option("BODY", "The body of a job without a task; - is stdin.")] = None
     missed: Annotated[
-        Missed, typer.Option(help="Which runs happen later if they were due while no server or worker ran.")
+        Missed, option(None, "Which runs happen later if they were due while no server or worker ran.")
     ] = "last"
-    overlap: Annotated[Overlap, typer.Option(help="skip: no run while the job of the last run is unfinished.")] = (
-        "allow"
-    )
-    ttl: Annotated[str, typer.Option(metavar="DURATION", help="Drop a job that is not done in time; 0: never.")] = "0"
-    tries: Annotated[int, typer.Option(min=0, metavar="N", help="Deliveries allowed; 0: unlimited.")] = DEFAULT_TRIES
-    priority: Annotated[PriorityWord, typer.Option(help="Which ready jobs are delivered first.")] = PriorityWord.NORMAL
-    attribute: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="A header of the jobs; repeatable.")] = (
-        field(default_factory=list[str])
+    overlap: Annotated[Overlap, option(None, "skip: no run while the job of the last run is unfinished.")] = "allow"
+    ttl: Annotated[str, option("DURATION", "Drop a job that is not done in time; 0: never.")] = "0"
+    tries: Annotated[int, option("N", "Deliveries allowed; 0: unlimited.", min=0)] = DEFAULT_TRIES
+    priority: Annotated[PriorityWord, option(None, "Which ready jobs are delivered first.")] = PriorityWord.NORMAL
+    attribute: Annotated[list[str], option("NAME=VALUE", "A header of the jobs; repeatable.")] = field(
+        default_factory=list[str]
     )
 
     def fields(self) -> dict[str, Any]:
@@ -173,8 +168,8 @@ def backfill(
     name: NameArgument,
     target: Target,
     *,
-    since: Annotated[str, typer.Option(metavar="TIME", help="The first instant of the span: 2026-11-12, -3d.")],
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="The end of the span; now if not given.")] = None,
+    since: Annotated[str, option("TIME", "The first instant of the span: 2026-11-12, -3d.")],
+    until: Annotated[str | None, option("TIME", "The end of the span; now if not given.")] = None,
 ) -> None:
     """Push the runs of a schedule in a period of the past.
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
 from duetime import __version__
 from duetime.cli.config import ConfigOption, file_version, read_settings
+from duetime.cli.options import flag, option
 from duetime.cli.process_title import set_process_title
 from duetime.journal.options import options_of
 from duetime.model.errors import DuetimeError, InvalidSettings
@@ -30,23 +30,16 @@ OPEN_TO_OTHERS = ("open", "--host 0.0.0.0 opens the API to other machines; now o
 
 
 def serve(  # noqa: PLR0913, PLR0917 - each is a flag
-    store: Annotated[
-        str | None, typer.Option(metavar="URL", help=f"Where jobs are kept; {DEFAULT_STORE} if not given.")
-    ] = None,
-    host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="The address of the API, else 127.0.0.1; 0.0.0.0 opens it.")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="The port of the API, else 7777; 0 picks one.")] = None,
-    admin_port: Annotated[int | None, typer.Option(help="The port of the admin API, else 7778; 0 picks one.")] = None,
+    store: Annotated[str | None, option("URL", f"Where jobs are kept; {DEFAULT_STORE} if not given.")] = None,
+    host: Annotated[str | None, option("ADDRESS", "The address of the API, else 127.0.0.1; 0.0.0.0 opens it.")] = None,
+    port: Annotated[int | None, option(None, "The port of the API, else 7777; 0 picks one.")] = None,
+    admin_port: Annotated[int | None, option(None, "The port of the admin API, else 7778; 0 picks one.")] = None,
     journal: Annotated[
-        str | None,
-        typer.Option(metavar="DIR|off", help="The journal's folder, else `journal` next to the SQLite file."),
+        str | None, option("DIR|off", "The journal's folder, else `journal` next to the SQLite file.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that serve, else 1; 0 is one per core.")] = None,
-    pid_file: Annotated[str | None, typer.Option(metavar="FILE", help="Write the process id there.")] = None,
-    dev: Annotated[
-        bool | None, typer.Option("--dev", help="For trying out: listens on loopback only, and needs no token.")
-    ] = None,
+    workers: Annotated[int | None, option(None, "Processes that serve, else 1; 0 is one per core.")] = None,
+    pid_file: Annotated[str | None, option("FILE", "Write the process id there.")] = None,
+    dev: Annotated[bool | None, flag("For trying out: listens on loopback only, and needs no token.", "--dev")] = None,
     config: ConfigOption = None,
 ) -> None:
     """Run a server: the API on port 7777, the admin API on port 7778.

@@ -8,10 +8,9 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
-import typer
 from msgspec.structs import asdict
 
-from duetime.cli.options import AnswerForm, Target, takes_options
+from duetime.cli.options import AnswerForm, Target, argument, option, takes_options
 from duetime.cli.output import note, safe
 from duetime.client.store_link import AdminCall, send_admin
 from duetime.engine.registry_copy import RegistryCopy
@@ -25,20 +24,19 @@ from duetime.protocols.tokens import LABEL as LABEL_LENGTH
 from duetime.protocols.tokens import READ_WRITE, Access, Tokens, digest_of, split
 from duetime.stores.registry import Registry
 
-PoolOption = Annotated[str, typer.Option(metavar="NAME", help="The pool that the namespace lives in.")]
-TokenArgument = Annotated[str, typer.Argument(metavar="TOKEN", help="The token or its label.")]
+PoolOption = Annotated[str, option("NAME", "The pool that the namespace lives in.")]
+TokenArgument = Annotated[str, argument("TOKEN", "The token or its label.")]
 
 
 @dataclass(frozen=True)
 class CreateOptions:
-    description: Annotated[str, typer.Option(metavar="TEXT", help="Who will use it.")] = (
-        "created by duetime token create"
-    )
+    description: Annotated[str, option("TEXT", "Who will use it.")] = "created by duetime token create"
     scope: Annotated[
         list[Access],
-        typer.Option(
-            help="read: lease and finish jobs; write: add and delete jobs; admin: failed jobs and whole queues. "
-            "Repeatable; read and write if not given."
+        option(
+            None,
+            "read: lease and finish jobs; write: add and delete jobs; admin: failed jobs and whole queues. "
+            "Repeatable; read and write if not given.",
         ),
     ] = field(default_factory=list[Access])
     pool: PoolOption = DEFAULT_POOL
@@ -126,11 +124,9 @@ def list_limits(target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
 
 @dataclass(frozen=True)
 class LimitOptions:
-    read: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that take or read jobs; 0: no limit.")] = 0
-    write: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that add or change jobs; 0: no limit.")] = 0
-    every: Annotated[
-        str, typer.Option(metavar="DURATION", help="The period that the limits are for, in whole seconds.")
-    ] = "1m"
+    read: Annotated[int, option("N", "Requests that take or read jobs; 0: no limit.", min=0)] = 0
+    write: Annotated[int, option("N", "Requests that add or change jobs; 0: no limit.", min=0)] = 0
+    every: Annotated[str, option("DURATION", "The period that the limits are for, in whole seconds.")] = "1m"
     pool: PoolOption = DEFAULT_POOL
 
 

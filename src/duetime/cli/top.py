@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from duetime.bridges.foreign import ForeignQueues, Sizes, open_bridge
-from duetime.cli.options import Target, check_exists, takes_options
+from duetime.cli.options import Target, check_exists, flag, option, takes_options
 from duetime.cli.output import Answer, queue_document
 from duetime.cli.queues import SomeQueues, describe_rules, status_document
 from duetime.client import Client
@@ -252,12 +251,9 @@ def wants_to_leave(seconds: float, *, keyboard: bool) -> bool:
 def top(
     target: Target,
     queues: SomeQueues = None,
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two samples.")] = "1s",
-    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
-    bridge: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SYSTEM+URL", help="Also queues of another system; repeatable."),
-    ] = None,
+    interval: Annotated[str, option("DURATION", "Time between two samples.")] = "1s",
+    once: Annotated[bool, flag("Print once and exit.", "--once")] = False,
+    bridge: Annotated[list[str] | None, option("SYSTEM+URL", "Also queues of another system; repeatable.")] = None,
 ) -> None:
     """Watch the queues of the namespace: counts, rates, lateness. Press q to leave.
 
@@ -329,9 +325,9 @@ class QueueBusy(DuetimeError):
 
 @dataclass(frozen=True)
 class Thresholds:
-    most: Annotated[int, typer.Option("--max", metavar="N", help="Jobs, failed ones excluded; 0: no limit.")] = 1000
-    max_failed: Annotated[int, typer.Option(metavar="N", help="Failed jobs; 0: no limit.")] = 0
-    max_late: Annotated[str, typer.Option(metavar="TIME", help="How long a job may have been due; 0: no limit.")] = "0"
+    most: Annotated[int, option("N", "Jobs, failed ones excluded; 0: no limit.", "--max")] = 1000
+    max_failed: Annotated[int, option("N", "Failed jobs; 0: no limit.")] = 0
+    max_late: Annotated[str, option("TIME", "How long a job may have been due; 0: no limit.")] = "0"
 
 
 @takes_options

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
-import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import Target, YesOption, argument, option, takes_options
 from duetime.cli.output import safe
 from duetime.client.topics import Topics
 from duetime.model.errors import DuetimeError, InvalidRequest
@@ -15,8 +14,8 @@ from duetime.model.humanise import span
 from duetime.model.topic import Method
 from duetime.wire.messages import SampleOut, TopicOut
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's key, which is its queue's name.")]
-TopicsArgument = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Keys of topics.")]
+TopicArgument = Annotated[str, argument("TOPIC", "The topic's key, which is its queue's name.")]
+TopicsArgument = Annotated[list[str], argument("TOPIC", "Keys of topics.")]
 
 
 class CallFailed(DuetimeError):
@@ -30,33 +29,25 @@ class CallFailed(DuetimeError):
 class TopicOptions:
     """The fields that most topics set; `--set` takes any of the others."""
 
-    name: Annotated[str | None, typer.Option(metavar="TEXT", help="What people call it.")] = None
+    name: Annotated[str | None, option("TEXT", "What people call it.")] = None
     delay: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="The delay of a job, unless the request that adds it names one."),
+        str | None, option("DURATION", "The delay of a job, unless the request that adds it names one.")
     ] = None
-    method: Annotated[Method | None, typer.Option(help="GET: fields in the query; POST: a form; else the body.")] = None
-    timeout: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long a call may take; 3s if not given.")
-    ] = None
-    retry_if: Annotated[
-        str | None, typer.Option(metavar="CONDITION", help="When an answer asks for a retry: '{res.code} != 200'.")
-    ] = None
-    priority: Annotated[str | None, typer.Option(metavar="WORD", help="high, normal or low.")] = None
+    method: Annotated[Method | None, option(None, "GET: fields in the query; POST: a form; else the body.")] = None
+    timeout: Annotated[str | None, option("DURATION", "How long a call may take; 3s if not given.")] = None
+    retry_if: Annotated[str | None, option("CONDITION", "When an answer asks for a retry: '{res.code} != 200'.")] = None
+    priority: Annotated[str | None, option("WORD", "high, normal or low.")] = None
     alert: Annotated[
         list[str],
-        typer.Option(
-            metavar="ADDRESS",
-            help="Recipient of alerts: a channel, or a mail address in alert_mail_domains; repeatable.",
-        ),
+        option("ADDRESS", "Recipient of alerts: a channel, or a mail address in alert_mail_domains; repeatable."),
     ] = field(default_factory=list[str])
     more: Annotated[
         list[str],
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="Any other field: schedule, cap (retries), lift_cap, success, php_fields, creator, verify_tls, "
+        option(
+            "FIELD=VALUE",
+            "Any other field: schedule, cap (retries), lift_cap, success, php_fields, creator, verify_tls, "
             "in_flight, rate, secret (new: a generated one); repeatable.",
+            "--set",
         ),
     ] = field(default_factory=list[str])
 
@@ -83,7 +74,7 @@ def _pair(text: str) -> tuple[str, str]:
 @takes_options
 def add(
     topic: TopicArgument,
-    callback: Annotated[str, typer.Argument(metavar="URL", help="Where its jobs are delivered.")],
+    callback: Annotated[str, argument("URL", "Where its jobs are delivered.")],
     options: TopicOptions,
     target: Target,
 ) -> None:
@@ -161,7 +152,7 @@ def edit(
     topic: TopicArgument,
     options: TopicOptions,
     target: Target,
-    callback: Annotated[str | None, typer.Option(metavar="URL", help="Where its jobs are delivered.")] = None,
+    callback: Annotated[str | None, option("URL", "Where its jobs are delivered.")] = None,
 ) -> None:
     """Change a topic; every server process follows within a second.
 
@@ -205,7 +196,7 @@ def online(topics: TopicsArgument, target: Target) -> None:
 def remove(
     topic: TopicArgument,
     target: Target,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Remove a topic; its jobs fail when they are due.
 
@@ -216,7 +207,7 @@ def remove(
         if not yes:
             waiting = client.queue(topic).size()
             question = f"Remove the topic {topic}? Its {waiting:,} jobs fail when they are due."
-            target.answer.confirm(question, yes=False)
+            target.answer.confirm(question)
         _show(Topics(client).remove(topic), target, "removed")
 
 
@@ -224,9 +215,7 @@ def remove(
 def sample(
     topic: TopicArgument,
     target: Target,
-    body: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The body of the job that the call is about.")
-    ] = None,
+    body: Annotated[str | None, option("JSON", "The body of the job that the call is about.")] = None,
 ) -> None:
     """Send one sample call and show the request and the answer.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duetime.cli.options import Target, check_exists, file_exists, takes_options
+from duetime.cli.options import Target, argument, check_exists, file_exists, flag, option, takes_options
 from duetime.cli.output import Answer, note, safe
 from duetime.cli.progress import show_progress
 from duetime.client import event_loop
@@ -30,19 +30,17 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class MovePlaces:
-    source: Annotated[str, typer.Option("--from", metavar="URL", help="The store to move from.")]
-    target: Annotated[str, typer.Option("--to", metavar="URL", help="The store to move to.")]
+    source: Annotated[str, option("URL", "The store to move from.", "--from")]
+    target: Annotated[str, option("URL", "The store to move to.", "--to")]
 
 
 @dataclass(frozen=True)
 class MoveOptions:
-    wait: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long to wait for jobs that consumers of the source still hold.")
-    ] = "10m"
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Also move what producers push to the source, until interrupted.")
-    ] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False
+    wait: Annotated[str, option("DURATION", "How long to wait for jobs that consumers of the source still hold.")] = (
+        "10m"
+    )
+    follow: Annotated[bool, flag("Also move what producers push to the source, until interrupted.", "--follow")] = False
+    dry_run: Annotated[bool, flag("Only show what would be moved.", "--dry-run")] = False
 
 
 @takes_options
@@ -152,7 +150,7 @@ class BackupNotWritten(DuetimeError):
     status = 507
 
 
-BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.", dir_okay=False)]
+BackupFile = Annotated[Path, argument("FILE", "The backup.", dir_okay=False)]
 
 
 @takes_options
@@ -183,7 +181,7 @@ def backup(file: BackupFile, target: Target) -> None:
 def restore(
     file: BackupFile,
     target: Target,
-    check: Annotated[bool, typer.Option("--check", help="Only check that the file is complete.")] = False,
+    check: Annotated[bool, flag("Only check that the file is complete.", "--check")] = False,
 ) -> None:
     """Load a backup into an empty store of any kind.
 
@@ -215,7 +213,7 @@ def restore(
 @takes_options
 def migrate(
     target: Target,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the statements and change nothing.")] = False,
+    sql: Annotated[bool, flag("Print the statements and change nothing.", "--sql")] = False,
 ) -> None:
     """Create or upgrade the tables of PostgreSQL, MariaDB, MySQL or SQLite.
 

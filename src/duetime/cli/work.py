@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 from duetime.cli.config import read_settings
-from duetime.cli.options import takes_options
+from duetime.cli.options import argument, flag, option, takes_options
 from duetime.cli.process_title import set_process_title
 from duetime.model.backoff import parse
 from duetime.model.clock import duration_ms
@@ -38,60 +38,50 @@ log = logging.getLogger("duetime.worker")
 
 @dataclass(frozen=True)
 class What:
-    queue: Annotated[
-        str, typer.Option(metavar="A,B", help="Queues in strict order; those of all tasks if not given.")
-    ] = ""
+    queue: Annotated[str, option("A,B", "Queues in strict order; those of all tasks if not given.")] = ""
     concurrency: Annotated[
         str,
-        typer.Option(
+        option(
+            "N",
+            "Jobs at a time; 0: as many as cores, 10 threads or 100 async. 2..8: more while jobs are late.",
             "--concurrency",
             "-c",
-            metavar="N",
-            help="Jobs at a time; 0: as many as cores, 10 threads or 100 async. 2..8: more while jobs are late.",
         ),
     ] = "0"
-    pool: Annotated[
-        PoolKind | None, typer.Option(help="Processes, unless every task is async.", show_default=False)
-    ] = None
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every job, not only for failures.")] = (
-        False
-    )
+    pool: Annotated[PoolKind | None, option(None, "Processes, unless every task is async.")] = None
+    verbose: Annotated[bool, flag("A line for every job, not only for failures.", "--verbose", "-v")] = False
 
 
 @dataclass(frozen=True)
 class Until:
-    once: Annotated[bool, typer.Option("--once", help="One job, then exit.")] = False
-    stop_when_empty: Annotated[bool, typer.Option("--stop-when-empty", help="Exit when nothing is ready.")] = False
-    stop_when_empty_for: Annotated[str, typer.Option(metavar="TIME", help="Exit after this time without a job.")] = "0"
-    max_jobs: Annotated[int, typer.Option(help="Exit after this number of jobs; 0: never.")] = 0
-    max_time: Annotated[str, typer.Option(metavar="TIME", help="Exit after this time; 0: never.")] = "0"
-    memory: Annotated[
-        float, typer.Option(metavar="MB", help="Replace a process that holds more, exit if it is the worker; 0: off.")
-    ] = 0
+    once: Annotated[bool, flag("One job, then exit.", "--once")] = False
+    stop_when_empty: Annotated[bool, flag("Exit when nothing is ready.", "--stop-when-empty")] = False
+    stop_when_empty_for: Annotated[str, option("TIME", "Exit after this time without a job.")] = "0"
+    max_jobs: Annotated[int, option(None, "Exit after this number of jobs; 0: never.")] = 0
+    max_time: Annotated[str, option("TIME", "Exit after this time; 0: never.")] = "0"
+    memory: Annotated[float, option("MB", "Replace a process that holds more, exit if it is the worker; 0: off.")] = 0
 
 
 @dataclass(frozen=True)
 class Each:
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="For jobs whose task has none; 0: no limit.")] = "60s"
-    tries: Annotated[int, typer.Option(help="For jobs that do not set it; 0: no limit.")] = 5
-    backoff: Annotated[
-        str, typer.Option(metavar="TIMES", help="For tasks without: 10s, 1s,5s,1m or exponential:1s:10m.")
-    ] = "exponential:1s:10m"
-    sleep: Annotated[str, typer.Option(metavar="TIME", help="One wait on empty queues; never delays a job.")] = "3s"
-    rest: Annotated[str, typer.Option(metavar="TIME", help="A pause after each job.")] = "0"
-    lease: Annotated[
-        str, typer.Option(metavar="TIME", help="A dead worker's jobs come back after this; renewed while it lives.")
-    ] = "30s"
+    timeout: Annotated[str, option("TIME", "For jobs whose task has none; 0: no limit.")] = "60s"
+    tries: Annotated[int, option(None, "For jobs that do not set it; 0: no limit.")] = 5
+    backoff: Annotated[str, option("TIMES", "For tasks without: 10s, 1s,5s,1m or exponential:1s:10m.")] = (
+        "exponential:1s:10m"
+    )
+    sleep: Annotated[str, option("TIME", "One wait on empty queues; never delays a job.")] = "3s"
+    rest: Annotated[str, option("TIME", "A pause after each job.")] = "0"
+    lease: Annotated[str, option("TIME", "A dead worker's jobs come back after this; renewed while it lives.")] = "30s"
 
 
 @takes_options
 def work(
-    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is; app if only a module is named.")],
+    app: Annotated[str, argument("MODULE:APP", "Where the App is; app if only a module is named.")],
     what: What,
     until: Until,
     each: Each,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON line per event of a job.")] = False,
-    reload: Annotated[bool, typer.Option("--reload", help="For development: restart when a file changes.")] = False,
+    as_json: Annotated[bool, flag("One JSON line per event of a job.", "--json")] = False,
+    reload: Annotated[bool, flag("For development: restart when a file changes.", "--reload")] = False,
 ) -> None:
     """Run the jobs of an App's tasks.
 

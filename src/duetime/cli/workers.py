@@ -3,9 +3,8 @@
 from typing import Annotated
 
 import msgspec
-import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import IdArgument, QueueArgument, Target, argument, takes_options
 from duetime.cli.output import moment, note, safe
 from duetime.model.humanise import span
 from duetime.model.names import check_id
@@ -53,7 +52,7 @@ def restart(target: Target) -> None:
     )
 
 
-TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="The name of the task, such as shop.send.")]
+TaskArgument = Annotated[str, argument("TASK", "The name of the task, such as shop.send.")]
 
 
 @takes_options
@@ -92,8 +91,8 @@ def _set_paused(task: str, target: Target, *, paused: bool) -> None:
 
 @takes_options
 def progress(
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue of the job.")],
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")],
+    queue: QueueArgument,
+    job_id: IdArgument,
     target: Target,
 ) -> None:
     """Show how far a job is, as reported by `current_job().progress(...)`.
@@ -109,8 +108,8 @@ def progress(
 
 @takes_options
 def output(
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue of the job.")],
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")],
+    queue: QueueArgument,
+    job_id: IdArgument,
     target: Target,
 ) -> None:
     """Show the last lines that a running job logged with `current_job().log(...)`.

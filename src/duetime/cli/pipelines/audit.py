@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from duetime.cli.options import takes_options
+from duetime.cli.options import flag, option, takes_options
 from duetime.cli.output import Answer, note, safe
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.sources import JournalSource, StoreSource, StoreTarget
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AuditOptions:
-    journal_only: Annotated[bool, typer.Option("--journal-only", help="Without a store: the journal alone.")] = False
-    show: Annotated[int, typer.Option(metavar="N", help="The most jobs to name; --json names all.")] = 50
+    journal_only: Annotated[bool, flag("Without a store: the journal alone.", "--journal-only")] = False
+    show: Annotated[int, option("N", "The most jobs to name; --json names all.")] = 50
 
 
 @takes_options

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from duetime.cli.options import AnswerForm, optional, takes_options
+from duetime.cli.options import AnswerForm, option, takes_options
 from duetime.cli.output import note
 from duetime.cli.pipelines.audit import law_document, law_text
 from duetime.cli.pipelines.options import SparkOptions
@@ -27,17 +25,11 @@ LEAST_ROWS = 100
 
 @dataclass(frozen=True)
 class DemoOptions:
-    rows: Annotated[int, typer.Option(help="How many members, and so reminders.")] = 1_000_000
-    store: Annotated[
-        str | None,
-        optional("redis|sqlite", "What is lost on the way; Redis where it is installed."),
-    ] = None
-    window: Annotated[float, typer.Option(metavar="SECONDS", help="In which the first reminders fall due.")] = 30.0
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The report.")] = Path("duetime-demo-report.html")
-    keep: Annotated[
-        Path | None,
-        optional("DIR", "A new folder for table, journal, lake and logs, which stays."),
-    ] = None
+    rows: Annotated[int, option(None, "How many members, and so reminders.")] = 1_000_000
+    store: Annotated[str | None, option("redis|sqlite", "What is lost on the way; Redis where it is installed.")] = None
+    window: Annotated[float, option("SECONDS", "In which the first reminders fall due.")] = 30.0
+    out: Annotated[Path, option("FILE", "The report.")] = Path("duetime-demo-report.html")
+    keep: Annotated[Path | None, option("DIR", "A new folder for table, journal, lake and logs, which stays.")] = None
 
 
 @takes_options

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import typer
 
-from duetime.cli.options import Target, optional, takes_options
+from duetime.cli.options import Target, flag, option, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
@@ -25,16 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ForecastOptions:
-    ahead: Annotated[str, typer.Option(metavar="DURATION", help="How far to look, a week at most.")] = "24h"
-    late_after: Annotated[str, typer.Option(metavar="DURATION", help="A queue is late from here on.")] = "1m"
+    ahead: Annotated[str, option("DURATION", "How far to look, a week at most.")] = "24h"
+    late_after: Annotated[str, option("DURATION", "A queue is late from here on.")] = "1m"
     capacity: Annotated[
-        list[str] | None,
-        optional("QUEUE=N", "What its consumers can do a minute; else as measured."),
+        list[str] | None, option("QUEUE=N", "What its consumers can do a minute; else as measured.")
     ] = None
-    out: Annotated[Path, typer.Option(metavar="FILE", parser=local_file, help="The page with the charts.")] = Path(
-        "duetime-forecast.html"
-    )
-    backtest: Annotated[bool, typer.Option(help="Also forecast the last 7 days and say how wrong it was.")] = True
+    out: Annotated[Path, option("FILE", "The page with the charts.", parser=local_file)] = Path("duetime-forecast.html")
+    backtest: Annotated[bool, flag("Also forecast the last 7 days and say how wrong it was.")] = True
 
 
 @takes_options

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from duetime.cli.options import AnswerForm, optional, takes_options
+from duetime.cli.options import AnswerForm, flag, option, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.sources import JournalSource
@@ -21,10 +21,7 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class IngestOptions:
-    every: Annotated[
-        str | None,
-        optional("DURATION", "Repeat at this interval until interrupted."),
-    ] = None
+    every: Annotated[str | None, option("DURATION", "Repeat at this interval until interrupted.")] = None
 
 
 @takes_options
@@ -99,8 +96,8 @@ def lifecycle(spark: SparkOptions, form: AnswerForm) -> None:
 
 @dataclass(frozen=True)
 class StatsOptions:
-    again: Annotated[bool, typer.Option("--again", help="Make every day again, not only those that changed.")] = False
-    days: Annotated[int, typer.Option(min=0, help="The number of days to show counters of, the latest first.")] = 1
+    again: Annotated[bool, flag("Make every day again, not only those that changed.", "--again")] = False
+    days: Annotated[int, option(None, "The number of days to show counters of, the latest first.", min=0)] = 1
 
 
 @takes_options
@@ -151,13 +148,9 @@ def _print_counters(answer: Answer, rows: list[dict[str, Any]]) -> None:
 
 @dataclass(frozen=True)
 class VacuumOptions:
-    keep: Annotated[str, typer.Option(metavar="DURATION", help="Forget days that are older; 0 keeps them forever.")] = (
-        "0"
-    )
-    bodies: Annotated[
-        str, typer.Option(metavar="DURATION", help="Forget the bodies of ended jobs after this; 0: with their days.")
-    ] = "0"
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False
+    keep: Annotated[str, option("DURATION", "Forget days that are older; 0 keeps them forever.")] = "0"
+    bodies: Annotated[str, option("DURATION", "Forget the bodies of ended jobs after this; 0: with their days.")] = "0"
+    dry_run: Annotated[bool, flag("Only say what would go.", "--dry-run")] = False
 
 
 @takes_options

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duetime.cli.options import AnswerForm, optional
+from duetime.cli.options import AnswerForm, option
 from duetime.cli.progress import ProgressDisplay, show_progress
 from duetime.journal.options import URI
 from duetime.model.errors import InvalidRequest
@@ -83,7 +83,6 @@ class Interrupts:
                 self._session.sparkContext.setLogLevel("OFF")
 
 
-SPARK_PANEL = "Spark"
 DEFAULT_LAKE = "lake"
 MEMORY = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
@@ -103,35 +102,33 @@ def local_file(given: str | Path) -> Path:
 class SparkOptions:
     """Where Spark runs, how, and where the lake is. None means that an option was not given."""
 
+    PANEL = "Spark"
+
     master: Annotated[
         str | None,
-        optional(
+        option(
             "URL",
             "Spark's master: spark://host:7077, yarn, k8s://... Without it this machine with all its cores.",
-            SPARK_PANEL,
         ),
     ] = None
-    remote: Annotated[
-        str | None,
-        optional("URL", "A Spark Connect server, sc://host:15002.", SPARK_PANEL),
-    ] = None
+    remote: Annotated[str | None, option("URL", "A Spark Connect server, sc://host:15002.")] = None
     lake: Annotated[
         str | None,
-        optional(
+        option(
             "DIR",
             f"The folder of the pipelines' tables; any file system of Spark's. DUETIME_LAKE, else {DEFAULT_LAKE}.",
-            SPARK_PANEL,
         ),
     ] = None
 
     conf: Annotated[
         list[str] | None,
-        optional("NAME=VALUE", "A setting of Spark's, such as spark.executor.memory=4g; repeatable.", SPARK_PANEL),
+        option("NAME=VALUE", "A setting of Spark's, such as spark.executor.memory=4g; repeatable."),
     ] = None
     driver_memory: Annotated[
         str | None,
-        optional(
-            "SIZE", "Memory of Spark's driver, which on one machine does all the work. 2g if not given.", SPARK_PANEL
+        option(
+            "SIZE",
+            "Memory of Spark's driver, which on one machine does all the work. 2g if not given.",
         ),
     ] = None
 

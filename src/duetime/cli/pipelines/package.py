@@ -5,16 +5,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from duetime.cli.options import AnswerForm, takes_options
+from duetime.cli.options import AnswerForm, argument, takes_options
 from duetime.model.errors import InvalidSettings
 
 
 @takes_options
 def package(
     form: AnswerForm,
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("duetime.zip"),
+    path: Annotated[Path, argument("FILE", "Where to write it.")] = Path("duetime.zip"),
 ) -> None:
     """Write Duetime as an archive for `spark-submit --py-files`.
 

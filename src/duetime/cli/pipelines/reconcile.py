@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duetime.cli.options import takes_options
+from duetime.cli.options import flag, takes_options
 from duetime.cli.output import note, safe
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.sources import JournalSource, StoreSource, StoreTarget
@@ -29,7 +29,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class ReconcileOptions:
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False
+    dry_run: Annotated[bool, flag("Only say what would be done.", "--dry-run")] = False
 
 
 @takes_options

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from duetime.cli.options import Target, optional, takes_options
+from duetime.cli.options import Target, argument, flag, option, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.report import read_time
@@ -26,23 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    since: Annotated[str, typer.Option(metavar="TIME", help="The start of the window, a day or an instant (UTC).")]
-    until: Annotated[str, typer.Option(metavar="TIME", help="Its end, not part of it.")]
-    to: Annotated[str | None, optional("QUEUE", "Push to this queue, never the same one.")] = None
-    consumers: Annotated[
-        str | None,
-        optional("N,N...", "Simulate these numbers of consumers, without a store."),
-    ] = None
-    speed: Annotated[float, typer.Option(help="2 is twice as fast; gaps, delays and lives shrink alike.")] = 1.0
-    bodies: Annotated[
-        bool, typer.Option("--bodies", help="Push the real bodies instead of blanks of the same length.")
-    ] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would arrive, and how fast.")] = False
+    since: Annotated[str, option("TIME", "The start of the window, a day or an instant (UTC).")]
+    until: Annotated[str, option("TIME", "Its end, not part of it.")]
+    to: Annotated[str | None, option("QUEUE", "Push to this queue, never the same one.")] = None
+    consumers: Annotated[str | None, option("N,N...", "Simulate these numbers of consumers, without a store.")] = None
+    speed: Annotated[float, option(None, "2 is twice as fast; gaps, delays and lives shrink alike.")] = 1.0
+    bodies: Annotated[bool, flag("Push the real bodies instead of blanks of the same length.", "--bodies")] = False
+    dry_run: Annotated[bool, flag("Only say what would arrive, and how fast.", "--dry-run")] = False
 
 
 @takes_options
 def replay(
-    queue: Annotated[str, typer.Argument(help="The queue of the past.")],
+    queue: Annotated[str, argument(None, "The queue of the past.")],
     options: ReplayOptions,
     spark: SparkOptions,
     target: Target,

@@ -5,9 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from duetime.cli.options import AnswerForm, optional, takes_options
+from duetime.cli.options import AnswerForm, option, takes_options
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
 from duetime.model.clock import SystemClock, duration_ms, instant_ms
@@ -17,15 +15,14 @@ from duetime.model.humanise import span
 
 @dataclass(frozen=True)
 class ReportOptions:
-    last: Annotated[str, typer.Option(metavar="DURATION", help="The period that ends now.")] = "7d"
-    since: Annotated[str | None, optional("TIME", "Its start, a day or an instant (UTC).")] = None
-    until: Annotated[str | None, optional("TIME", "Its end, not part of it; now if not given.")] = None
+    last: Annotated[str, option("DURATION", "The period that ends now.")] = "7d"
+    since: Annotated[str | None, option("TIME", "Its start, a day or an instant (UTC).")] = None
+    until: Annotated[str | None, option("TIME", "Its end, not part of it; now if not given.")] = None
     late_after: Annotated[
-        str, typer.Option("--target", metavar="DURATION", help="99 of 100 deliveries should not be later than this.")
+        str, option("DURATION", "99 of 100 deliveries should not be later than this.", "--target")
     ] = "50ms"
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", parser=local_file, help="Where to write; named after the period if not given."),
+        Path | None, option("FILE", "Where to write; named after the period if not given.", parser=local_file)
     ] = None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from duetime.cli.options import takes_options
+from duetime.cli.options import flag, option, takes_options
 from duetime.cli.output import note, safe
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.pipelines.sources import JournalSource, StoreSource, StoreTarget
@@ -23,29 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    every: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Repeat at this interval until interrupted."),
-    ] = None
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", parser=local_file, help="Write the report there at the end.")
-    ] = None
-    last: Annotated[str, typer.Option(metavar="DURATION", help="The report's period, which ends now.")] = "7d"
-    journal_only: Annotated[bool, typer.Option("--journal-only", help="Audit the journal alone, without a store.")] = (
-        False
-    )
-    health: Annotated[
-        Path | None, typer.Option(metavar="FILE", parser=local_file, help="What the last round did, as JSON.")
-    ] = None
+    every: Annotated[str | None, option("DURATION", "Repeat at this interval until interrupted.")] = None
+    report: Annotated[Path | None, option("FILE", "Write the report there at the end.", parser=local_file)] = None
+    last: Annotated[str, option("DURATION", "The report's period, which ends now.")] = "7d"
+    journal_only: Annotated[bool, flag("Audit the journal alone, without a store.", "--journal-only")] = False
+    health: Annotated[Path | None, option("FILE", "What the last round did, as JSON.", parser=local_file)] = None
     metrics: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", parser=local_file, help="The same for Prometheus (textfile collector)."),
+        Path | None, option("FILE", "The same for Prometheus (textfile collector).", parser=local_file)
     ] = None
     lineage: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAMESPACE",
-            help="Send OpenLineage events of each step, as jobs of this namespace; OPENLINEAGE_URL says where to.",
+        option(
+            "NAMESPACE",
+            "Send OpenLineage events of each step, as jobs of this namespace; OPENLINEAGE_URL says where to.",
         ),
     ] = None
 

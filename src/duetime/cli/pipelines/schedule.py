@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from msgspec import to_builtins
 
-from duetime.cli.options import Target, optional, parse_attributes, takes_options
+from duetime.cli.options import Target, flag, option, parse_attributes, takes_options
 from duetime.cli.output import Answer, body_text, preview
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import show_progress
@@ -34,25 +33,17 @@ NO_ROWS = "the source has no rows, or --where leaves none"
 class TableRows:
     """The table, and the SQL expressions that choose its rows and name their jobs."""
 
-    source: Annotated[
-        str,
-        typer.Option(metavar="SOURCE", help="Files, a table, a query (select ...) or a jdbc: URL; what Spark reads."),
-    ]
-    queue: Annotated[str, typer.Option(metavar="QUEUE", help="The queue of the jobs.")]
-    id: Annotated[
-        str, typer.Option(metavar="SQL", help="The job's id. Without it: a hash of the batch and the columns.")
-    ] = ""
-    where: Annotated[str, typer.Option(metavar="SQL", help="Which rows.")] = ""
+    source: Annotated[str, option("SOURCE", "Files, a table, a query (select ...) or a jdbc: URL; what Spark reads.")]
+    queue: Annotated[str, option("QUEUE", "The queue of the jobs.")]
+    id: Annotated[str, option("SQL", "The job's id. Without it: a hash of the batch and the columns.")] = ""
+    where: Annotated[str, option("SQL", "Which rows.")] = ""
     format: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="parquet, csv, json, orc, jdbc, table, sql ...; else by the source's name."),
+        str, option("NAME", "parquet, csv, json, orc, jdbc, table, sql ...; else by the source's name.")
     ] = ""
-    source_option: Annotated[
-        list[str], typer.Option(metavar="NAME=VALUE", help="An option of Spark's reader; repeatable.")
-    ] = field(default_factory=list[str])
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; show counts by due hour and some jobs.")
-    ] = False
+    source_option: Annotated[list[str], option("NAME=VALUE", "An option of Spark's reader; repeatable.")] = field(
+        default_factory=list[str]
+    )
+    dry_run: Annotated[bool, flag("Change nothing; show counts by due hour and some jobs.", "--dry-run")] = False
 
     def selection(self, body: str = "", due: str = "", columns: Sequence[str] = ()) -> "Selection":
         from duetime.spark.sources import Selection
@@ -67,13 +58,13 @@ class TableRows:
 class JobExpressions:
     """The SQL expressions that make jobs out of the rows."""
 
-    body: Annotated[str, typer.Option(metavar="SQL", help="The job's body; a struct, map or array becomes JSON.")]
-    due: Annotated[str, typer.Option(metavar="SQL", help="When it is due, a timestamp. Without it: now.")] = ""
+    body: Annotated[str, option("SQL", "The job's body; a struct, map or array becomes JSON.")]
+    due: Annotated[str, option("SQL", "When it is due, a timestamp. Without it: now.")] = ""
     column: Annotated[
         list[str],
-        typer.Option(
-            metavar="NAME=SQL",
-            help="delay, queue, ttl, tries, priority, attributes or if_exists of each row; null: as the options say. "
+        option(
+            "NAME=SQL",
+            "delay, queue, ttl, tries, priority, attributes or if_exists of each row; null: as the options say. "
             "Repeatable.",
         ),
     ] = field(default_factory=list[str])
@@ -85,54 +76,39 @@ class LoadChoices:
 
     batch: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="A second run of a batch adds nothing. Without it: the queue, today (UTC), a hash of the request.",
+        option(
+            "NAME", "A second run of a batch adds nothing. Without it: the queue, today (UTC), a hash of the request."
         ),
     ] = ""
-    ttl: Annotated[str, typer.Option(metavar="DURATION", help="Drop a job if it is not done in time; 0 keeps it.")] = (
-        "0"
-    )
-    tries: Annotated[int, typer.Option(min=0, metavar="N", help="Deliveries allowed; 0 is unlimited.")] = DEFAULT_TRIES
-    priority: Annotated[str, typer.Option(metavar="WORD", help="high, normal or low.")] = "normal"
-    spread: Annotated[
-        str, typer.Option(metavar="DURATION", help="Spread due times over this window, to flatten a spike.")
-    ] = "0"
+    ttl: Annotated[str, option("DURATION", "Drop a job if it is not done in time; 0 keeps it.")] = "0"
+    tries: Annotated[int, option("N", "Deliveries allowed; 0 is unlimited.", min=0)] = DEFAULT_TRIES
+    priority: Annotated[str, option("WORD", "high, normal or low.")] = "normal"
+    spread: Annotated[str, option("DURATION", "Spread due times over this window, to flatten a spike.")] = "0"
     max_rate: Annotated[
-        float,
-        typer.Option(
-            min=0, metavar="N", help="The most jobs to push per second; 0: as fast as the store accepts them."
-        ),
+        float, option("N", "The most jobs to push per second; 0: as fast as the store accepts them.", min=0)
     ] = 0
     bad_rows: Annotated[
-        str,
-        typer.Option(
-            metavar="WORD", help="fail: push nothing if a row is bad; skip: write bad rows to a file instead."
-        ),
+        str, option("WORD", "fail: push nothing if a row is bad; skip: write bad rows to a file instead.")
     ] = "fail"
     on_change: Annotated[
         str | None,
-        optional(
+        option(
             "WORD",
             "Keep a table in step: push only rows that are new or have changed since its last load. The job of a "
             "changed row: keep, replace or reschedule.",
         ),
     ] = None
     withdraw_missing: Annotated[
-        bool, typer.Option("--withdraw-missing", help="Cancel the jobs of rows that are gone since the last load.")
+        bool, flag("Cancel the jobs of rows that are gone since the last load.", "--withdraw-missing")
     ] = False
     journal: Annotated[
-        str | None,
-        optional("DIR", "The journal's folder, for a store that journals; a server has its own."),
-    ] = None  # fmt: skip
+        str | None, option("DIR", "The journal's folder, for a store that journals; a server has its own.")
+    ] = None
 
 
 @dataclass(frozen=True)
 class CancelChoices:
-    journal: Annotated[
-        str | None,
-        optional("DIR", "The journal's folder, for a store that journals."),
-    ] = None
+    journal: Annotated[str | None, option("DIR", "The journal's folder, for a store that journals.")] = None
 
 
 @takes_options

@@ -4,26 +4,23 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from duetime.cli.options import GLOBAL_PANEL, Target, optional
+from duetime.cli.options import Target, option
 from duetime.model.clock import duration_ms
 from duetime.model.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from duetime.spark.audit.run import ComparedStore
 
-SOURCE_PANEL = "Journal and store"
-
 
 @dataclass(frozen=True)
 class JournalSource:
+    PANEL = "Journal and store"
+
     journal: Annotated[
         str | None,
-        optional(
+        option(
             "DIR",
             "The journal: the folder that servers write or ship to; any file system of Spark's. DUETIME_JOURNAL.",
-            SOURCE_PANEL,
         ),
     ] = None
 
@@ -42,10 +39,9 @@ class StoreTarget(Target):
     # An audit of one namespace proves less, so the default of the other commands does not narrow it.
     namespace: Annotated[
         str | None,
-        optional(
+        option(
             "NAME",
             "Compare this namespace alone; else all namespaces of the pool. DUETIME_NAMESPACE is not read.",
-            GLOBAL_PANEL,
         ),
     ] = None
 
@@ -54,36 +50,28 @@ class StoreTarget(Target):
 class StoreSource:
     """How to compare the journal with the store; which store it is, the command's `--url` says."""
 
+    PANEL = JournalSource.PANEL
+
     pool: Annotated[
         str | None,
-        optional(
+        option(
             "NAME",
             "The pool whose entries are compared with the store; else the one that the store or the server names.",
-            SOURCE_PANEL,
         ),
     ] = None
-    grace: Annotated[
-        str,
-        typer.Option(
-            metavar="DURATION",
-            help="Jobs with an entry this fresh are left to the next run.",
-            rich_help_panel=SOURCE_PANEL,
-        ),
-    ] = "10s"
+    grace: Annotated[str, option("DURATION", "Jobs with an entry this fresh are left to the next run.")] = "10s"
     wait: Annotated[
         str,
-        typer.Option(
-            metavar="DURATION",
-            help="How long the nodes' entries may take to arrive; twice journal_segment_age where servers ship them.",
-            rich_help_panel=SOURCE_PANEL,
+        option(
+            "DURATION",
+            "How long the nodes' entries may take to arrive; twice journal_segment_age where servers ship them.",
         ),
     ] = "130s"
     assume_lost: Annotated[
         list[str] | None,
-        optional(
+        option(
             "NODE",
             "Go on without waiting for this node or its missing entries; it stays in the report. Repeatable.",
-            SOURCE_PANEL,
         ),
     ] = None
 
