@@ -11,12 +11,14 @@ import pytest
 import duetime
 from duetime.client.topics import Topics
 from duetime.model.errors import InvalidId, InvalidRequest, InvalidSettings, InvalidTime
-from duetime.model.job import Event, IfExists, Moved, NewJob, State
+from duetime.model.job import Event, IfExists, Lease, Moved, NewJob, State
+from duetime.model.names import Queue
 from duetime.stores.base import RulesChange
 from duetime.stores.finishes import Finish
 from tests.plugins.serving import serving
 
 Misuse = Callable[[Any], object]
+LEASE = Lease(Queue("default", "misuse"), "a", 1, 1)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,17 @@ def client(request: pytest.FixtureRequest) -> Iterator[duetime.Client]:
         (lambda queue: queue.bulk([NewJob("a", b"", attributes={"a": 1})]), InvalidRequest, "attribute"),  # type: ignore[dict-item]
         (lambda queue: queue.bulk([NewJob("a", b"", attributes=5)]), InvalidRequest, "attributes must be"),  # type: ignore[arg-type]
         (lambda queue: queue.bulk([NewJob("a", b"", born="x")]), InvalidRequest, "born"),  # type: ignore[arg-type]
+        (lambda queue: queue.bulk([NewJob("a", "text")]), InvalidRequest, "body of job 'a' must be bytes"),  # type: ignore[arg-type]
+        (lambda queue: queue.bulk([NewJob("a", b"", priority=9)]), InvalidRequest, "priority must be"),  # type: ignore[arg-type]
+        (lambda queue: queue.bulk([NewJob("a", b"", priority="high")]), InvalidRequest, "priority must be"),  # type: ignore[arg-type]
+        (lambda queue: queue.bulk([NewJob("a", b"", delay_ms=1.5)]), InvalidTime, "delay_ms"),  # type: ignore[arg-type]
+        (lambda queue: queue.bulk([NewJob("a", b"", ttl_ms=None)]), InvalidTime, "ttl_ms"),  # type: ignore[arg-type]
+        (lambda queue: queue.finish([Finish(LEASE, [NewJob("a", "text")])]), InvalidRequest, "must be bytes"),  # type: ignore[arg-type]
+        (lambda queue: queue.ack([Lease("mail", "a", 1, 1)]), InvalidRequest, "queue of a lease must be a Queue"),  # type: ignore[arg-type]
         (lambda queue: queue.due_histogram([5, 3]), InvalidRequest, "edges must rise"),
+        (lambda queue: queue.due_histogram([5, 5]), InvalidRequest, "edges must rise"),
+        (lambda queue: queue.due_histogram([5]), InvalidRequest, "must be 2 to 1001"),
+        (lambda queue: queue.due_histogram(range(1_002)), InvalidRequest, "must be 2 to 1001"),
         (lambda queue: queue.push("\ud800"), InvalidRequest, "UTF-8"),
         (lambda queue: queue.push({"a": "\ud800"}), InvalidRequest, "JSON"),
         (lambda queue: queue.push("x", attributes={"a": "\ud800"}), InvalidRequest, "UTF-8"),

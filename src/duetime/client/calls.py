@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import quote
 
@@ -236,6 +237,8 @@ def finish(queue: Queue, finishes: Sequence[Finish]) -> Call[list[Finished | Due
     finishes = list(checks.items("finishes", finishes))
     for one in finishes:
         checks.instance("each of the finishes", one, Finish)
+        for job in (*one.then, *(one.join.then if one.join else ())):
+            checks.new_job(job)
 
     def parse(reply: bytes) -> list[Finished | DuetimeError | None]:
         return [convert.finished(one) for one in decode(reply, messages.FinishesOut).results]
@@ -314,6 +317,7 @@ def extend(leased: Leased, ttr: Duration) -> Call[int]:
 
 def lease_of(leased: Leased) -> Lease:
     if isinstance(leased, Lease):
+        checks.instance("queue of a lease", leased.queue, Queue)
         return leased
     if isinstance(leased, JobInHand | Delivery):  # pyright: ignore[reportUnnecessaryIsInstance]
         return leased.lease
@@ -473,8 +477,8 @@ def totals(queue: Queue) -> Call[QueueTotals]:
 def due_histogram(queue: Queue, edges: Sequence[int]) -> Call[list[int]]:
     # The last edge may be the instant after the last one.
     edges = [check_whole("edge", edge, 0, MAX_INSTANT + 1) for edge in checks.items("edges", edges)]
-    if edges != sorted(edges):
-        raise InvalidRequest(f"edges must rise, got {edges!r:.60}")
+    if not 2 <= len(edges) <= messages.MAX_BUCKETS + 1 or any(low >= high for low, high in pairwise(edges)):
+        raise InvalidRequest(f"edges must rise, and must be 2 to {messages.MAX_BUCKETS + 1}, got {edges!r:.60}")
 
     async def run(engine: "Engine") -> list[int]:
         return list(await engine.store.due_histogram(queue, edges))

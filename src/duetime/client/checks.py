@@ -1,12 +1,14 @@
 """Checks arguments before a call is made, so that a store and a server refuse the same mistake with the same error."""
 
 import difflib
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
+from duetime.model.clock import instant_ms
 from duetime.model.errors import InvalidRequest
-from duetime.model.job import IfExists, Priority, State
+from duetime.model.job import IfExists, NewJob, Priority, State, check_incarnation, check_job
 from duetime.model.names import check_id
 
 Word = TypeVar("Word", bound=Enum)
@@ -33,6 +35,19 @@ def items(what: str, values: Any) -> Iterable[Any]:
 def instance(what: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind):
         raise InvalidRequest(f"{what} must be a {kind.__name__}, got {value!r:.40}")
+
+
+def new_job(job: Any) -> NewJob:
+    """Returns the job. Raises the errors of a store for what cannot be sent to a server. Its body may have any size,
+    because the server knows the limit.
+    """
+    instance("job", job, NewJob)
+    attributes(job.attributes)
+    check_incarnation(job.born, job.attempt)
+    if isinstance(job.due_at, int):
+        instant_ms(job.due_at)
+    check_job(job, max_body=sys.maxsize)
+    return job
 
 
 def check_callable(what: str, value: object) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 from duetime.client import checks
 from duetime.model.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.model.errors import InvalidRequest
-from duetime.model.job import DEFAULT_TRIES, IfExists, NewJob, Priority, check_incarnation, check_tries
+from duetime.model.job import DEFAULT_TRIES, IfExists, NewJob, Priority, check_tries
 from duetime.model.names import check_id
 
 Body = bytes | str | int | float | bool | None | Mapping[str, Any] | Sequence[Any]
@@ -112,14 +112,4 @@ def as_jobs(jobs: Iterable[Body | NewJob], options: JobFields, make_id: Callable
         jobs = list(jobs)
         if (bare := sum(not isinstance(job, NewJob) for job in jobs)) > 1:
             raise InvalidRequest(f"{options['id']!r:.40} can be the id of one job, not of {bare}")
-    return (_checked(job) if isinstance(job, NewJob) else new_job(job, options, make_id) for job in jobs)
-
-
-def _checked(job: NewJob) -> NewJob:
-    """Returns the job. Raises the errors of a server for what the types of a NewJob do not allow."""
-    check_id(job.id)
-    check_incarnation(job.born, job.attempt)
-    checks.attributes(job.attributes)
-    if job.due_at is not None:
-        instant_ms(job.due_at)
-    return job
+    return (checks.new_job(job) if isinstance(job, NewJob) else new_job(job, options, make_id) for job in jobs)

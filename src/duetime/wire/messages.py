@@ -38,6 +38,7 @@ from duetime.stores.base import QueueRules, RulesChange
 MAX_PUSH = 1000
 MAX_RESERVE = 500
 MAX_LIST = 500
+MAX_BUCKETS = 1000
 MAX_RESPAWN = 10_000
 MAX_RESULTS = STEP_BYTES // MAX_RESULT
 """Results in one answer."""

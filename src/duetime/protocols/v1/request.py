@@ -32,7 +32,7 @@ from duetime.protocols.asgi import Header, exchange_of, read_body
 from duetime.protocols.rate_limits import Slot
 from duetime.protocols.tokens import Access, bearer, token_text
 from duetime.wire.convert import error_out
-from duetime.wire.messages import MAX_LIST, DurationIn, InstantIn
+from duetime.wire.messages import MAX_BUCKETS, MAX_LIST, DurationIn, InstantIn
 
 log = logging.getLogger("duetime.server")
 
@@ -47,7 +47,7 @@ Headers = Sequence[Header]
 JSON = b"application/json"
 PROBLEM = b"application/problem+json"
 MAX_DETAIL = 1000
-MAX_BUCKETS = 1000
+
 DEFAULT_SPAN_MS = 3_600_000
 RETRY_AFTER_S = 1
 MAX_KEY = 200

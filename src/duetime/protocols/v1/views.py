@@ -14,7 +14,6 @@ from duetime.model.job import chunks
 from duetime.model.names import Queue, check_id
 from duetime.protocols.v1.request import (
     DEFAULT_SPAN_MS,
-    MAX_BUCKETS,
     DueQuery,
     ListQuery,
     NativeRequest,
@@ -24,6 +23,7 @@ from duetime.protocols.v1.request import (
 from duetime.wire import convert
 from duetime.wire.job_output import read_output
 from duetime.wire.messages import (
+    MAX_BUCKETS,
     HistogramOut,
     IdsIn,
     JobsOut,
