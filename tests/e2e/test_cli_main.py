@@ -53,10 +53,11 @@ def test_without_the_extra_the_error_says_what_to_install(command: str, extra: s
         (2, "invalid_settings", ["queue", "list", "--url", "localhost:7777"]),
         (2, "invalid_settings", ["queue", "list", "--url", "sqlite"]),
         (3, "store_unavailable", ["queue", "list", "--url", "http://127.0.0.1:9"]),
-        (3, "store_unavailable", ["queue", "list", "--url", "sqlite:///nowhere/at/all.db"]),
+        (3, "store_unavailable", ["push", "mail", "x", "--url", "sqlite:///nowhere/at/all.db"]),
     ],
 )
 def test_an_error_is_one_line_and_a_code(shell: Shell, code: int, word: str, arguments: list[str]) -> None:
+    shell.ok("push", "mail", "x")
     ran = shell.run(*arguments, "--json")
     assert (ran.code, ran.out, ran.error["code"]) == (code, "", word)
     text = shell.run(*arguments)
@@ -67,7 +68,7 @@ def test_an_error_is_one_line_and_a_code(shell: Shell, code: int, word: str, arg
 
 def test_a_bug_is_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duetime.client.connect", lambda *_, **__: 1 / 0)
-    ran = shell.run("queue", "list", "--json")
+    ran = shell.run("push", "mail", "x", "--json")
     assert (ran.code, ran.out) == (5, "")
     assert ran.error["message"] == "a bug in Duetime: ZeroDivisionError: division by zero"
 

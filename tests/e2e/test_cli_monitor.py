@@ -37,11 +37,44 @@ def test_failed_jobs_over_their_threshold(tmp_path: Path) -> None:
     assert shell.run("monitor", "mail", "--max-failed", "2").code == 0
 
 
-@pytest.mark.parametrize("command", ["monitor", "backup a.backup", "move --from URL --to memory:", "move --dry-run"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "monitor",
+        "backup a.backup",
+        "move --from URL --to memory:",
+        "move --from URL --to memory: --dry-run",
+        "get mail a",
+        "list mail",
+        "delete mail a",
+        "queue list",
+        "queue rules mail",
+        "failed list",
+        "batch list",
+        "schedule list",
+        "topic list",
+        "token list",
+        "token revoke a",
+        "alert list",
+        "alert test",
+        "pool list",
+        "journal list",
+        "journal end --yes",
+        "workers",
+        "top --once",
+        "mcp",
+        "list mail --url group:two?a=URL&b=memory:",
+    ],
+)
 def test_a_url_with_a_typing_error_is_no_empty_store(tmp_path: Path, command: str) -> None:
-    """Which would be fine, backed up and moved."""
+    """It would look fine, and stay behind."""
     url = f"sqlite://{tmp_path}/typo.db"
-    words = command.replace("--dry-run", "--from URL --to memory: --dry-run").replace("URL", url).split()
-    refused = Shell(url, tmp_path).run(*words)
+    refused = Shell(url, tmp_path).run(*command.replace("URL", url).split())
     assert (refused.code, list(tmp_path.iterdir())) == (2, [])
-    assert "typo.db, which has no file: check the URL" in refused.err
+    assert "which has no file: check the URL" in refused.err
+
+
+def test_the_parts_of_a_pool_are_shown_without_making_them(tmp_path: Path) -> None:
+    shown = Shell(f"sqlite://{tmp_path}/typo.db", tmp_path).run("pool", "show", "--json")
+    assert (shown.code, list(tmp_path.iterdir())) == (1, [])
+    assert "check the URL" in shown.document["problems"][0]

@@ -115,8 +115,9 @@ def test_prune_removes_only_what_is_old(filled: Shell) -> None:
 
 
 def test_rules_are_shown_and_changed_one_by_one(shell: Shell) -> None:
-    [before] = shell.json("queue", "rules", "mail")
+    [before] = shell.json("queue", "rules", "mail", "--no-strict")
     assert (before["queue"], before["rules"]["strict"], before["rules"]["max_jobs"]) == ("mail", False, 0)
+    assert shell.json("queue", "rules", "mail") == [before]
     shell.ok("queue", "rules", "mail", "--strict", "--max-jobs", "1")
     [after] = shell.json("queue", "rules", "mail", "--max-body", "1KiB", "--expired-to-dead", "--kept")
     assert after["rules"] == {**before["rules"], "strict": True, "max_jobs": 1, "max_body": 1024} | {

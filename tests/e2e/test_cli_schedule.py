@@ -38,6 +38,7 @@ def life_of_a_schedule(shell: Shell) -> None:
 
 
 def test_on_a_store(shell: Shell) -> None:
+    shell.ok("migrate")
     life_of_a_schedule(shell)
 
 

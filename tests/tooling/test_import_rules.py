@@ -120,7 +120,7 @@ def test_a_new_module_must_be_given_its_place(tmp_path: Path, module: str) -> No
     assert module.rpartition(".")[2] in result.stdout
 
 
-def test_programs_that_only_push_need_nothing_of_posix() -> None:
+def test_programs_that_only_push_need_nothing_of_posix(tmp_path: Path) -> None:
     """As on Windows: the modules and functions that it lacks are taken away."""
     program = """
 import asyncio, concurrent.futures.process, importlib, multiprocessing.connection, os, subprocess, sys, zoneinfo
@@ -149,6 +149,12 @@ with duetime.testing.in_memory(app) as box:
     assert [one.is_done for one in box.run()] == [True]
 for name in ("program", "push", "consume", "jobs", "queues", "failed", "top", "topic", "schedule", "tokens", "batches"):
     importlib.import_module("duetime.cli." + name)
+from duetime.cli.main import main
+sys.argv = ["duetime", "doctor", "--url", "sqlite:jobs.db"] if "--url" in sys.argv else ["duetime", "doctor"]
+open("jobs.db", "w").close()
+main()
 """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert ran.returncode == 0, ran.stderr
+    for arguments, code, says in ((["--url"], 1, "sqlite: needs a POSIX system"), ([], 0, "0 warnings")):
+        command = [sys.executable, "-c", program, *arguments]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+        assert (ran.returncode, says in ran.stdout) == (code, True), ran.stdout + ran.stderr

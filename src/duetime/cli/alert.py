@@ -4,23 +4,20 @@ The settings are a record in the registry, which every server follows within a s
 changes it; so does a command that is given the URL of the registry's store.
 """
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from duetime.alerts import problems as alerts
 from duetime.alerts.senders import MailServer
-from duetime.cli.options import Target, argument, option, takes_options
-from duetime.cli.output import moment, note, safe
-from duetime.client.store_link import AdminCall, send_admin
+from duetime.cli.options import Target, argument, check_exists, option, takes_options
+from duetime.cli.output import moment, safe
 from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError
 from duetime.model.humanise import counted
 from duetime.model.masking import mask_address
 from duetime.model.names import is_mail
-from duetime.stores.registry import Registry
 
 Address = Annotated[str, argument("ADDRESS", "A mail address, or a URL that apprise knows (slack://, dingtalk://).")]
 
@@ -45,19 +42,18 @@ def add(
         duetime alert add ntfy://ops-alerts --url redis://localhost
         duetime alert add ntfy://payments-alerts --channel payments --url redis://localhost
     """
-    settings = _ask(
-        target,
-        lambda registry: alerts.add_address(registry, address, channel),
+    settings = target.admin(
         "POST",
         "/alerts",
+        lambda registry: alerts.add_address(registry, address, channel),
         json={"address": address, "channel": channel},
     )
     waits = is_mail(address) and settings["mail_server"] is None
     when = "as soon as there is a mail server" if waits else "now"
     done = f"topics can send alerts to {{}} as {channel}" if channel else f"{{}} receives alerts {when}"
     target.answer.show(settings, done.format(mask_address(address)))
-    if waits and not target.json:
-        note("no mail server is set: duetime alert mail-server --host HOST --from ADDRESS")
+    if waits:
+        target.answer.note("no mail server is set: duetime alert mail-server --host HOST --from ADDRESS")
 
 
 @takes_options
@@ -67,11 +63,10 @@ def remove(address: Address, target: Target) -> None:
     Examples:
         duetime alert remove ops@example.com --url redis://localhost
     """
-    settings = _ask(
-        target,
-        lambda registry: alerts.remove_address(registry, address),
+    settings = target.admin(
         "DELETE",
         "/alerts",
+        lambda registry: alerts.remove_address(registry, address),
         params={"address": address},
     )
     target.answer.show(settings, f"{mask_address(address)} no longer receives alerts")
@@ -99,11 +94,10 @@ def mail_server(options: MailOptions, target: Target) -> None:
     server = MailServer(
         options.host, options.sender, options.port, options.user, options.password, security=options.security
     )
-    settings = _ask(
-        target,
-        lambda registry: alerts.set_mail_server(registry, server),
+    settings = target.admin(
         "PUT",
         "/alerts/mail-server",
+        lambda registry: alerts.set_mail_server(registry, server),
         json=msgspec.to_builtins(server),
     )
     target.answer.show(settings, f"mails go through {safe(options.host)}")
@@ -116,7 +110,7 @@ def list_alerts(target: Target) -> None:
     Examples:
         duetime alert list --url redis://localhost
     """
-    shown = _ask(target, alerts.describe, "GET", "/alerts")
+    shown = target.admin("GET", "/alerts", alerts.describe)
     answer = target.answer
     if target.json:
         answer.document(shown)
@@ -141,16 +135,10 @@ def test(target: Target) -> None:
     Examples:
         duetime alert test --url redis://localhost
     """
-    sent = _ask(target, alerts.send_test, "POST", "/alerts/test")
+    check_exists(target.admin_address)
+    sent = target.admin("POST", "/alerts/test", alerts.send_test)
     lines = [f"reached      {one}" for one in sent["reached"]]
     lines += [f"not reached  {one}" for one in sent["not_reached"]]
     target.answer.show(sent, "\n".join(lines))
     if missed := len(sent["not_reached"]):
         raise NotSent(f"not reached: {missed} of {counted(len(lines), 'address')}")
-
-
-def _ask(
-    target: Target, on_registry: Callable[[Registry], Awaitable[dict[str, Any]]], method: str, path: str, **sent: Any
-) -> dict[str, Any]:
-    """The admin API and the work on the registry answer alike."""
-    return send_admin(target.admin_address, AdminCall(method, path, on_registry, sent=sent))

@@ -1,17 +1,18 @@
 """`duetime batch ...`: many jobs that are watched and changed as one."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from msgspec.structs import asdict
 
-from duetime.cli.options import Target, YesOption, argument, flag, takes_options
+from duetime.cli.options import Target, YesOption, argument, check_exists, flag, takes_options
 from duetime.cli.output import moment, safe
 from duetime.model.clock import SystemClock
 from duetime.model.errors import NotFound
 from duetime.model.humanise import counted
 from duetime.model.names import check_queue
 from duetime.worker.app import App
-from duetime.worker.batches import KEEPERS, BatchStatus, list_keepers
+from duetime.worker.batches import KEEPERS, BatchStatus, TaskBatch, list_keepers
 from duetime.worker.pusher import send_work
 
 BatchArgument = Annotated[str, argument("BATCH", "The id of the batch, which is also its queue.")]
@@ -63,10 +64,7 @@ def pause(batch: BatchArgument, target: Target) -> None:
     Examples:
         duetime batch pause mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa
     """
-    with _app(target) as app:
-        found = app.find_batch(batch)
-        found.pause()
-        _show(found.status(), target)
+    _change(batch, target, TaskBatch.pause)
 
 
 @takes_options
@@ -76,9 +74,13 @@ def resume(batch: BatchArgument, target: Target) -> None:
     Examples:
         duetime batch resume mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa
     """
+    _change(batch, target, TaskBatch.resume)
+
+
+def _change(batch: str, target: Target, change: Callable[[TaskBatch], object]) -> None:
     with _app(target) as app:
         found = app.find_batch(batch)
-        found.resume()
+        change(found)
         _show(found.status(), target)
 
 
@@ -121,6 +123,7 @@ def shift(
 
 
 def _app(target: Target) -> App:
+    check_exists(target.address)
     return App(target.address, namespace=target.space, token=target.secret)
 
 

@@ -212,7 +212,7 @@ def _move(place: ForeignPlace, direction: Direction, target: Target, *, follow: 
 
     with (
         place.opened() as foreign,
-        target.connect() as client,
+        target.connect(new=True) as client,
         interrupts() as stopped,
         show_progress("relaying", as_json=target.json, unit="jobs") as progress,
     ):
@@ -389,7 +389,7 @@ def _import_queue(
         relay = Relay(source, client, push=push, report=report, refuse=refuse, stop=stopped)
         relay.to_duetime(one.theirs, one.ours, follow=False)
 
-    with dataclasses.replace(target, namespace=one.ours.namespace).connect() as client:
+    with dataclasses.replace(target, namespace=one.ours.namespace).connect(new=True) as client:
         here = client.queue(one.ours.name)
         before = here.counts().total
         move(foreign, calls.push, "moved")
@@ -464,7 +464,7 @@ def _import_topics(url: str, target: Target, *, dry_run: bool) -> tuple[dict[str
 
     created: list[str] = []
     offline: list[str] = []
-    with target.connect() as client:
+    with target.connect(new=True) as client:
         topics = Topics(client)
         known = {topic.topic for topic in topics.list_topics()}
         for topic in read_topics(url):

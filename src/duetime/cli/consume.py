@@ -93,7 +93,7 @@ def reserve(
         lease=$(duetime reserve mail --json | jq -r .lease)
     """
     answer = target.answer
-    with target.connect() as client:
+    with target.connect(new=True) as client:
         deliveries = client.reserve(queues, limit=options.limit, ttr=options.ttr, wait=options.wait)
     if not deliveries:
         raise NothingReady(f"no job was ready in {', '.join(queues)}")

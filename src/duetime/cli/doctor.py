@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from rich.text import Text
 from duetime.cli.config import read_settings
 from duetime.cli.doctor_checks import Check, Finding, Grade, fail, judge, ok, warn
 from duetime.cli.doctor_sqlite import examine_folder, examine_permissions
-from duetime.cli.doctor_store import examine_server, examine_store
+from duetime.cli.doctor_store import examine, examine_store
 from duetime.cli.options import Target, flag, takes_options
 from duetime.cli.output import Answer, safe
 from duetime.journal.options import options_of
@@ -49,12 +50,7 @@ def doctor(
     """
     answer = target.answer
     seen = dict.fromkeys(Grade, 0)
-    if not target.is_chosen:
-        findings = examine_host(deep=deep)
-    elif target.store:
-        findings = examine_store(target.store, deep=deep)
-    else:
-        findings = examine_server(target, deep=deep)
+    findings = examine_host(deep=deep) if not target.is_chosen else examine(target, deep=deep)
     for finding in findings:
         seen[finding.grade] += 1
         _show(answer, finding)
@@ -65,18 +61,11 @@ def doctor(
 
 
 def _show(answer: Answer, finding: Finding) -> None:
-    document = {
-        "check": finding.check,
-        "grade": finding.grade,
-        "what": finding.what,
-        "why": finding.why,
-        "fix": finding.fix,
-    }
     text = Text.assemble((f"{finding.grade:<5}", STYLES[finding.grade]), safe(finding.what))
     if finding.why:
         text.append(f"\n     because {safe(finding.why)}", style="dim")
         text.append(f"\n     do: {safe(finding.fix)}")
-    answer.show(document, text)
+    answer.show(asdict(finding), text)
 
 
 PROBE_S = 2.0

@@ -6,11 +6,12 @@ Read only, and before the store is opened: opening would create the file and swi
 import os
 import shutil
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from duetime.cli.doctor_checks import Check, Finding, fail, judge, ok, warn
 from duetime.model.humanise import size
@@ -32,12 +33,12 @@ FOLDER = (
          why="nothing can be stored", fix="mkdir -p {folder}, owned by the user that runs Duetime"),
     fail("the folder for {owner} cannot be written to: {folder}",
          when=lambda f: not os.access(f["folder"], os.W_OK | os.X_OK), why="SQLite writes its log next to its file",
-         fix="let the user that runs Duetime (now uid {uid}) write to {folder}"),
+         fix="let the user that runs Duetime (now {user}) write to {folder}"),
     ok("the folder for {owner} can be written to: {folder}"),
 )
 
 PERMISSIONS = warn("other users of this machine can open {path}",
-                   when=lambda f: f["path"].exists() and f["path"].stat().st_mode & 0o077,
+                   when=lambda f: sys.platform != "win32" and f["path"].exists() and f["path"].stat().st_mode & 0o077,
                    why="it holds the bodies of jobs, and secrets that sign callbacks", fix="chmod {private} {path}")
 
 CHECKS = (
@@ -68,7 +69,7 @@ CHECKS = (
     Check("sqlite.file",
         ok("{path} does not exist yet; the first command or server creates it", when=lambda f: not f["path"].exists()),
         fail("{path} cannot be read and written", when=lambda f: not os.access(f["path"], os.R_OK | os.W_OK),
-             why="no job can be pushed or delivered", fix="let the user that runs Duetime (now uid {uid}) own {path}"),
+             why="no job can be pushed or delivered", fix="let the user that runs Duetime (now {user}) own {path}"),
         fail("{path} cannot be read: {error}", when=lambda f: "error" in f, why="it is damaged, or another program's",
              fix="restore it from a backup, or name another file; Duetime's journal can refill an empty one"),
         ok("{path}, {size}")),
@@ -85,14 +86,7 @@ CHECKS = (
 # fmt: on
 
 
-def sqlite_file(url: str) -> Path:
-    path = unquote(urlsplit(url).path)
-    # POSIX distinguishes two leading slashes from one; people who write a URL do not.
-    return Path("/" + path.lstrip("/") if path.startswith("/") else path).absolute()
-
-
-def examine_sqlite(url: str, *, deep: bool) -> Iterator[Finding]:
-    path = sqlite_file(url)
+def examine_sqlite(path: Path, url: str, *, deep: bool) -> Iterator[Finding]:
     synchronous = parse_qs(urlsplit(url).query).get("synchronous", ["FULL"])[-1].upper()
     facts = {**_folder(path.parent, "the SQLite file"), **_private(path), "synchronous": synchronous}
     if path.parent.is_dir():
@@ -118,7 +112,8 @@ def _read_file(path: Path, *, deep: bool) -> dict[str, Any]:
 
 
 def _folder(folder: Path, owner: str) -> dict[str, Any]:
-    return {"folder": folder, "owner": owner, "uid": os.getuid()}
+    user = os.environ.get("USERNAME", "") if sys.platform == "win32" else f"uid {os.getuid()}"
+    return {"folder": folder, "owner": owner, "user": user}
 
 
 def _private(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from duetime.alerts.problems import describe as describe_alerts
 from duetime.cli.doctor_checks import Check, Facts, Finding, Verdict, fail, judge, ok, warn
-from duetime.cli.doctor_sqlite import examine_sqlite, sqlite_file
+from duetime.cli.doctor_sqlite import examine_sqlite
 from duetime.cli.options import Target
 from duetime.client.store_link import on_store
 from duetime.journal.registration import find_journaling, registered
@@ -17,6 +17,7 @@ from duetime.model.errors import DuetimeError, Forbidden, InvalidSettings, Store
 from duetime.model.humanise import span
 from duetime.model.masking import mask
 from duetime.model.names import is_mail
+from duetime.model.settings import sqlite_file
 from duetime.stores.base import Store
 
 PINGS = 5
@@ -116,6 +117,11 @@ SERVER = (
 # fmt: on
 
 
+def examine(target: Target, *, deep: bool) -> Iterator[Finding]:
+    """The store or the server of a command."""
+    return examine_store(target.store, deep=deep) if target.store else examine_server(target, deep=deep)
+
+
 # --- a store
 
 MODULES = {
@@ -134,9 +140,9 @@ def examine_store(url: str, *, deep: bool) -> Iterator[Finding]:
     if scheme == "memory":
         yield from judge([IN_MEMORY], {})
         return
-    if scheme == "sqlite":
-        yield from examine_sqlite(url, deep=deep)
-        if not sqlite_file(url).exists():
+    if file := sqlite_file(url):
+        yield from examine_sqlite(file, url, deep=deep)
+        if not file.exists():
             return
     try:
         # Opening the store would create its tables.

@@ -8,7 +8,7 @@ from typing import Annotated
 from duetime.cli.consume import SomeRefused, describe_move
 from duetime.cli.jobs import PAGE, IdArgument, LimitOption, QueueArgument, describe_job, show_jobs, show_walk, walk
 from duetime.cli.options import Target, YesOption, argument, flag, option, takes_options
-from duetime.cli.output import StateWord, job_document, moved_document, note
+from duetime.cli.output import StateWord, job_document, moved_document
 from duetime.cli.queues import show_removed
 from duetime.client.client import QueueClient
 from duetime.model.clock import duration_ms, instant_ms
@@ -41,11 +41,11 @@ def list_failed(
     """
     with target.connect() as client:
         if queue is not None:
-            show_jobs(client.queue(queue), StateWord.FAILED, limit, as_json=target.json)
+            show_jobs(client.queue(queue), StateWord.FAILED, limit, target.answer)
             return
         names = sorted(status.queue.name for status in client.queues() if status.counts.dead)
         every = itertools.chain.from_iterable(walk(client.queue(name), State.DEAD) for name in names)
-        show_walk(every, StateWord.FAILED, limit, as_json=target.json, nothing=f"no failed jobs in {target.space}")
+        show_walk(every, StateWord.FAILED, limit, target.answer, nothing=f"no failed jobs in {target.space}")
 
 
 @takes_options
@@ -120,8 +120,8 @@ def retry(queue: QueueArgument, options: RetryOptions, target: Target) -> None:
                 answer.show(moved_document(queue_client.name, one), describe_move(one))
     if missing := [job_id for job_id in options.ids or () if job_id not in back]:
         raise JobNotFound(f"not among the failed jobs of {queue_client.name}: {', '.join(missing)}", ids=missing)
-    if not back and not target.json:
-        note(f"no failed jobs in {queue_client.name}")
+    if not back:
+        answer.note(f"no failed jobs in {queue_client.name}")
 
 
 def _retry(queue: QueueClient, ids: list[str] | None, options: RetryOptions) -> Iterator[list[Moved]]:

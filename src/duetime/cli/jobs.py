@@ -13,7 +13,6 @@ from duetime.cli.output import (
     job_document,
     moment,
     moved_document,
-    note,
     preview,
     relative,
     safe,
@@ -141,33 +140,26 @@ def list_jobs(
         duetime list mail --state ready --limit 0 --json | duetime push other --file -
     """
     with target.connect() as client:
-        show_jobs(client.queue(queue), state, limit, as_json=target.json)
+        show_jobs(client.queue(queue), state, limit, target.answer)
 
 
-def show_jobs(queue: QueueClient, state: StateWord | None, limit: int, *, as_json: bool) -> None:
+def show_jobs(queue: QueueClient, state: StateWord | None, limit: int, answer: Answer) -> None:
     found = (job for one in ([state] if state else StateWord) for job in walk(queue, one.state))
-    show_walk(found, state, limit, as_json=as_json, nothing=f"no {f'{state} ' if state else ''}jobs in {queue.name}")
+    show_walk(found, state, limit, answer, nothing=f"no {f'{state} ' if state else ''}jobs in {queue.name}")
 
 
-def show_walk(found: Iterable[Job], state: StateWord | None, limit: int, *, as_json: bool, nothing: str) -> None:
+def show_walk(found: Iterable[Job], state: StateWord | None, limit: int, answer: Answer, *, nothing: str) -> None:
     """A table in one piece, or JSON as it comes; says when there are more."""
-    answer = Answer(as_json=as_json)
     jobs: list[Job] = []
     for shown, job in enumerate(found, 1):
         if limit and shown > limit:
-            if not as_json:
-                note(f"there are more; --limit 0 shows all {f'{state} ' if state else ''}jobs")
+            answer.note(f"there are more; --limit 0 shows all {f'{state} ' if state else ''}jobs")
             break
-        if as_json:
+        if answer.as_json:
             answer.document(job_document(job))
         else:
             jobs.append(job)
-    if as_json:
-        return
-    if not jobs:
-        note(nothing)
-        return
-    answer.table([], job_columns(jobs, state))
+    answer.table([], job_columns(jobs, state), nothing=nothing)
 
 
 def walk(queue: QueueClient, state: State) -> Iterator[Job]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from rich.text import Text
 
 from duetime.cli.config import ConfigOption, read_settings
-from duetime.cli.options import IdArgument, Target, YesOption, option, takes_options
+from duetime.cli.options import IdArgument, Target, YesOption, check_exists, option, takes_options
 from duetime.cli.output import EVENT_WORDS, note, preview, relative, safe
 from duetime.client.store_link import on_store
 from duetime.journal import registration
@@ -41,6 +41,7 @@ def list_nodes(target: Target, journal: JournalOption = None, config: ConfigOpti
         duetime journal list
         duetime journal list --json
     """
+    check_exists(target.address)
     known = on_store(target.store, registered) if target.store else {}
     try:
         here = nodes(journal_folder(target, journal, config))
@@ -117,6 +118,7 @@ def end(
         duetime journal end --url sqlite:///var/lib/duetime/jobs.db
     """
     answer = target.answer
+    check_exists(target.address)
     if not yes:
         answer.confirm(f"End the journal of {mask(target.address)}?")
     began = on_store(target.address, _end)

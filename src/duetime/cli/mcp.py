@@ -1,13 +1,14 @@
 """`duetime mcp`: a server of the Model Context Protocol, for agents."""
 
 import asyncio
+from dataclasses import asdict
 from ipaddress import ip_address
 from typing import Annotated, Any
 
 from duetime.cli.config import ConfigOption
-from duetime.cli.doctor_store import examine_server, examine_store
+from duetime.cli.doctor_store import examine
 from duetime.cli.journal import JournalOption, journal_folder
-from duetime.cli.options import Target, flag, option, takes_options
+from duetime.cli.options import Target, check_exists, flag, option, takes_options
 from duetime.journal.events import Entry, as_fields
 from duetime.journal.reader import lives_of, read_job
 from duetime.model.errors import InvalidSettings
@@ -46,10 +47,7 @@ def mcp(
     is_server = target.store is None
 
     def doctor() -> list[dict[str, Any]]:
-        found = examine_store(target.store, deep=False) if target.store else examine_server(target, deep=False)
-        return [
-            {"check": one.check, "grade": one.grade, "what": one.what, "why": one.why, "fix": one.fix} for one in found
-        ]
+        return [asdict(one) for one in examine(target, deep=False)]
 
     def history(job_id: str, queue: str | None) -> list[dict[str, Any]]:
         entries = [
@@ -59,6 +57,13 @@ def mcp(
         ]
         return [as_fields(entry) for life in lives_of(entries) for entry in life]
 
+    host, port = _address(http) if http else ("", 0)
+    if http and not _is_loopback(host) and not (is_server and target.secret is None):
+        raise InvalidSettings(
+            f"--http must be a loopback address such as 127.0.0.1:7780, got {http!r}: its callers would use your "
+            "store or token. To serve others, connect to a server with --url http://... and without a token"
+        )
+    check_exists(target.address)
     server = make_server(
         McpOptions(
             target.address,
@@ -71,16 +76,7 @@ def mcp(
             doctor=None if http and is_server else doctor,
         )
     )
-    if not http:
-        asyncio.run(server.run_stdio_async())
-        return
-    host, port = _address(http)
-    if not _is_loopback(host) and not (is_server and target.secret is None):
-        raise InvalidSettings(
-            f"--http must be a loopback address such as 127.0.0.1:7780, got {http!r}: its callers would use your "
-            "store or token. To serve others, connect to a server with --url http://... and without a token"
-        )
-    asyncio.run(server.run_streamable_http_async(host=host, port=port))
+    asyncio.run(server.run_streamable_http_async(host=host, port=port) if http else server.run_stdio_async())
 
 
 def _address(text: str) -> tuple[str, int]:

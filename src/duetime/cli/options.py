@@ -10,12 +10,11 @@ import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import typer
 
@@ -28,6 +27,7 @@ from duetime.model.when import When, read_when
 if TYPE_CHECKING:
     from duetime.cli.output import Answer
     from duetime.client import Client
+    from duetime.stores.registry import Registry
 
 DEFAULT_URL = "http://127.0.0.1:7777"
 """Where `duetime serve --dev` listens."""
@@ -38,14 +38,19 @@ GLOBAL_PANEL = "Global options"
 
 
 def file_exists(url: str) -> bool:
-    """False for a SQLite store that opening it would create."""
-    return not url.startswith("sqlite:") or Path(unquote(urlsplit(url).path)).exists()
+    """False for a SQLite store, or a group with one, that opening it would create."""
+    from duetime.client.transport import store_url  # noqa: PLC0415 (help and completion do not wait for the import)
+
+    if store_url(url) is None:
+        return True
+    from duetime.model.settings import pool_parts, sqlite_file  # noqa: PLC0415 (a call to a server needs no settings)
+
+    files = [sqlite_file(part) for part in pool_parts(url).values() or [url]]
+    return all(file is None or file.exists() for file in files)
 
 
 def check_exists(url: str) -> None:
-    """For commands whose result for an empty store looks like success. Raises InvalidSettings if the URL names no file,
-    as after a typing error.
-    """
+    """For commands that create no store. Raises InvalidSettings if a file is missing, as after a typing error."""
     if not file_exists(url):
         raise InvalidSettings(f"store must exist, got {mask(url)}, which has no file: check the URL")
 
@@ -146,10 +151,21 @@ class Target(AnswerForm):
     def secret(self) -> str | None:
         return self.token or os.environ.get("DUETIME_TOKEN") or None
 
-    def connect(self) -> "Client":
+    def connect(self, *, new: bool = False) -> "Client":
+        """A command that adds something says `new`: it creates a SQLite file that does not exist."""
         from duetime.client import connect  # noqa: PLC0415 (help and completion do not wait for the import)
 
+        if not new:
+            check_exists(self.address)
         return connect(self.address, namespace=self.space, token=self.secret)
+
+    def admin(self, method: str, path: str, on_registry: "Callable[[Registry], Awaitable[Any]]", **sent: Any) -> Any:
+        """The answer of the server's admin API, or of the same work on the registry of the store."""
+        from duetime.client.store_link import send_admin  # noqa: PLC0415
+
+        if method in ("GET", "DELETE"):
+            check_exists(self.admin_address)
+        return send_admin(self.admin_address, method, path, on_registry, **sent)
 
     def queue(self, name: str) -> Queue:
         return check_queue(self.space, name)

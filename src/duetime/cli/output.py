@@ -122,6 +122,11 @@ class Answer:
             table.add_row(*cells)
         self.console.print(table)
 
+    def note(self, text: str) -> None:
+        """Prints a remark for people: on standard error, and not with `--json`."""
+        if not self.as_json:
+            note(text)
+
     def confirm(self, question: str) -> None:
         """Asks before something is lost. Without a terminal `--yes` is needed, because nobody can answer."""
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -140,7 +145,7 @@ class Declined(DuetimeError):
 
 
 def note(text: str) -> None:
-    """Prints a remark on standard error, for people only."""
+    """Prints a warning on standard error, also with `--json`."""
     sys.stderr.write(text + "\n")
 
 

@@ -4,16 +4,15 @@ They are records of the registry. The admin API of a server changes them; so doe
 registry's store.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from duetime.cli.config import ConfigOption, read_settings
-from duetime.cli.options import Target, argument, takes_options
+from duetime.cli.options import Target, argument, check_exists, takes_options
 from duetime.cli.output import relative, safe
-from duetime.client.store_link import AdminCall, on_store, send_admin
+from duetime.client.store_link import on_store
 from duetime.engine.pools import register_pool, registered_pools, unregister_pool
 from duetime.model.errors import DuetimeError, NotFound
 from duetime.model.humanise import size
@@ -23,7 +22,6 @@ from duetime.model.names import DEFAULT_POOL
 from duetime.model.settings import pool_parts
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
-from duetime.stores.registry import Registry
 
 Name = Annotated[str, argument("NAME", "The pool's name.")]
 PATH = "/registered-pools"
@@ -41,11 +39,11 @@ def add(
         duetime pool add eu redis://10.0.0.2:6379/0 --url redis://localhost
         duetime pool add archive postgresql://duetime@db/jobs --url redis://localhost
     """
-    pools = _ask(
-        target,
-        lambda registry: register_pool(registry, name, store, open_store=open_store),
+    pools = target.admin(
         "POST",
         PATH,
+        lambda registry: register_pool(registry, name, store, open_store=open_store),
+        parse=_pools,
         json={"name": name, "url": store},
     )
     target.answer.show({"pools": pools}, f"pool {name} is added: {pools[name]}")
@@ -58,7 +56,7 @@ def list_pools(target: Target) -> None:
     Examples:
         duetime pool list --url redis://localhost
     """
-    pools = _ask(target, registered_pools, "GET", PATH)
+    pools = target.admin("GET", PATH, registered_pools, parse=_pools)
     columns = {"pool": [safe(name) for name in pools], "store": [safe(url) for url in pools.values()]}
     rows = [{"name": name, "url": url} for name, url in pools.items()]
     target.answer.table(rows, columns, nothing="no pools were added; `duetime config` shows those of the settings")
@@ -71,15 +69,14 @@ def remove(name: Name, target: Target) -> None:
     Examples:
         duetime pool remove eu --url redis://localhost
     """
-    pools = _ask(target, lambda registry: unregister_pool(registry, name), "DELETE", PATH, params={"name": name})
+    pools = target.admin(
+        "DELETE", PATH, lambda registry: unregister_pool(registry, name), parse=_pools, params={"name": name}
+    )
     target.answer.show({"pools": pools}, f"pool {name} is removed; its jobs stay in its store")
 
 
-def _ask(
-    target: Target, on_registry: Callable[[Registry], Awaitable[dict[str, str]]], method: str, path: str, **sent: Any
-) -> dict[str, str]:
-    call = AdminCall(method, path, on_registry, parse=lambda answer: answer["pools"], sent=sent)
-    return send_admin(target.admin_address, call)
+def _pools(answer: dict[str, dict[str, str]]) -> dict[str, str]:
+    return answer["pools"]
 
 
 # --- what is in a pool
@@ -131,6 +128,7 @@ def _part(part: str, url: str) -> dict[str, Any]:
         "problems": [],
     }
     try:
+        check_exists(url)
         row |= on_store(url, _inspect)
     except DuetimeError as error:
         row["problems"] = [error.message]

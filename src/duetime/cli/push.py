@@ -109,7 +109,7 @@ def push(
         raise typer.BadParameter("name a queue, or give --file", param_hint="QUEUE")
     if body is None:
         raise InvalidRequest("push must have a BODY, - to read it from standard input, or --file")
-    with target.connect() as client:
+    with target.connect(new=True) as client:
         _push_one(client, name, read_body(body), options.fields(when), options.if_exists, target)
 
 
@@ -128,7 +128,7 @@ def later(
         duetime later 2027-01-01T00:00:00Z mail 'hello'
     """
     fields = options.fields(parse_when(delay))
-    with target.connect() as client:
+    with target.connect(new=True) as client:
         _push_one(client, target.queue(queue), read_body(body), fields, options.if_exists, target)
 
 

@@ -7,18 +7,16 @@ printed on standard error as soon as it is known; the sums come at the end, on s
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from duetime.cli.options import Target
 from duetime.cli.output import error_document, queue_document
+from duetime.cli.progress import show_progress
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields
 from duetime.model.clock import SystemClock, duration_ms, instant_ms
@@ -96,13 +94,13 @@ class Loader:
         self._as_json = as_json
         self._last_line = 0
 
-    def run(self, source: BinaryIO, progress: "ProgressBar | None") -> None:
+    def run(self, source: BinaryIO, advance_to: Callable[[int], None]) -> None:
+        """Calls `advance_to` with the bytes read so far."""
         for chunk, bytes_read in self._chunks(source):
             if chunk:
                 self._send(chunk)
                 self._last_line = chunk[-1].number
-            if progress:
-                progress.show(bytes_read, self.counts)
+            advance_to(bytes_read)
 
     def _chunks(self, source: BinaryIO) -> Iterator[tuple[list[FileLine], int]]:
         """The lines of one call after the other, with the bytes read so far."""
@@ -231,39 +229,14 @@ def _listed(given: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     return kept
 
 
-class ProgressBar:
-    """On standard error, and only on a terminal."""
-
-    def __init__(self, name: str, total_bytes: int | None) -> None:
-        self.progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            TextColumn("{task.fields[jobs]:,} jobs  {task.fields[rate]:,.0f}/s  {task.fields[failed]:,} refused"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True, highlight=False),
-        )
-        self._task = self.progress.add_task(name, total=total_bytes, jobs=0, rate=0.0, failed=0)
-
-    def show(self, bytes_read: int, counts: LoadCounts) -> None:
-        self.progress.update(
-            self._task,
-            completed=bytes_read,
-            jobs=counts.pushed,
-            rate=counts.pushed / counts.seconds,
-            failed=counts.failed,
-        )
-
-
 def load_file(target: Target, queue: Queue | None, path: Path, defaults: JobFields, if_exists: IfExists) -> None:
     """Push every line, into its own queue if none is given; LinesRefused at the end if some could not be."""
     name = "standard input" if str(path) == "-" else str(path)
-    with target.connect() as client:
+    with target.connect(new=True) as client:
         loader = Loader(client, queue, name, defaults, if_exists, as_json=target.json)
-        with _open(path) as source:
-            bar = _progress_bar(path, name, as_json=target.json)
-            with bar.progress if bar else nullcontext():
-                loader.run(source, bar)
+        size = path.stat().st_size if path.is_file() else None
+        with _open(path) as source, show_progress(name, as_json=target.json, total=size, unit="bytes") as progress:
+            loader.run(source, progress.advance_to)
     _report(loader.counts, queue, name, target)
 
 
@@ -274,12 +247,6 @@ def _open(path: Path) -> BinaryIO:
         return path.open("rb")
     except OSError as error:
         raise InvalidRequest(f"cannot read {path}: {error.strerror or error}") from None
-
-
-def _progress_bar(path: Path, name: str, *, as_json: bool) -> ProgressBar | None:
-    if as_json or not sys.stderr.isatty():
-        return None
-    return ProgressBar(name, path.stat().st_size if path.is_file() else None)
 
 
 def _report(counts: LoadCounts, queue: Queue | None, name: str, target: Target) -> None:

@@ -182,7 +182,7 @@ def rules(queue: QueueArgument, options: RulesOptions, target: Target) -> None:
         duetime queue rules mail --strict --max-jobs 100000 --max-body 64KiB
     """
     change = options.change()
-    with target.connect() as client:
+    with target.connect(new=change is not None) as client:
         queue_client = client.queue(queue)
         obeyed = queue_client.configure(change)
     text = f"{queue_client.name}: {describe_rules(obeyed) or 'no rules'}"

@@ -122,7 +122,7 @@ def add(name: NameArgument, options: ScheduleOptions, target: Target) -> None:
         duetime schedule add rates --every 15m --queue rates --body refresh --overlap skip
         duetime schedule add report --cron '0 9 * * mon-fri' --tz Asia/Shanghai --queue mail --task shop.report
     """
-    with target.connect() as client:
+    with target.connect(new=True) as client:
         _answer(target, client.schedules.put(name, **options.fields()))
 
 

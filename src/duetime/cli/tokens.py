@@ -11,8 +11,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from duetime.cli.options import AnswerForm, Target, argument, option, takes_options
-from duetime.cli.output import note, safe
-from duetime.client.store_link import AdminCall, send_admin
+from duetime.cli.output import safe
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import duration_ms
 from duetime.model.errors import InvalidRequest, NotFound
@@ -62,8 +61,7 @@ def create(options: CreateOptions, target: Target) -> None:
         "scopes": sorted(scopes),
     }
     target.answer.show(document, text)
-    if not target.json:
-        note(f"for {target.space}, scopes {', '.join(sorted(scopes))}; keep it, it is not shown again")
+    target.answer.note(f"for {target.space}, scopes {', '.join(sorted(scopes))}; keep it, it is not shown again")
 
 
 @takes_options
@@ -218,10 +216,10 @@ class EveryPool:
 
 
 class NamespaceTokens:
-    """The tokens of a namespace and their limits. Blocking; every method is one AdminCall."""
+    """The tokens of a namespace and their limits. Blocking; every method is one call of the admin API."""
 
     def __init__(self, target: Target, pool: str) -> None:
-        self._url, self._pool = target.admin_address, pool
+        self._target, self._pool = target, pool
         self._namespace = check_namespace(target.space)
 
     def create(self, description: str, scopes: frozenset[Access], secret: str = "") -> str:
@@ -309,4 +307,4 @@ class NamespaceTokens:
             return await work(Tokens(copy, lambda: registry, EveryPool()), RateLimits(copy, lambda: registry))
 
         sent = {"params": {"pool": self._pool}, **sent}
-        return send_admin(self._url, AdminCall(method, path, run, parse or (lambda answer: answer), sent))
+        return self._target.admin(method, path, run, **({"parse": parse} if parse else {}), **sent)

@@ -87,7 +87,7 @@ def add(
         duetime topic add mail https://shop.example.com/mail --delay 10m
         duetime topic add pay https://shop.example.com/pay --retry-if '{res.code} != 200' --set secret=new
     """
-    with target.connect() as client:
+    with target.connect(new=True) as client:
         _show(Topics(client).add(topic, callback, **options.fields()), target, "added")
 
 

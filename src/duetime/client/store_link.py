@@ -9,9 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from duetime.client import calls, event_loop, store_calls
 from duetime.client.call import Call
@@ -135,29 +133,28 @@ UNKNOWN_PATH = "api not found"
 """What the API of a server answers to a path of the admin API."""
 
 
-class AdminCall(Struct, Generic[Answer], frozen=True):
-    """`sent` has what httpx sends with the request: params, json or data."""
-
-    method: str
-    path: str
-    run: Callable[[Registry], Awaitable[Answer]]
-    parse: Callable[[Any], Answer] = lambda answer: answer
-    sent: Mapping[str, Any] = {}
-
-
-def send_admin(url: str, call: AdminCall[Answer]) -> Answer:
-    """Send a call to the admin API at the URL, or do it on the store that the URL names. Blocking."""
+def send_admin(
+    url: str,
+    method: str,
+    path: str,
+    on_registry: Callable[[Registry], Awaitable[Answer]],
+    parse: Callable[[Any], Answer] = lambda answer: answer,
+    **sent: Any,
+) -> Answer:
+    """Send a request to the admin API at the URL, or do the same work on the store that the URL names. Blocking.
+    `sent` has what httpx sends with the request: params, json or data.
+    """
     if is_http(url):
-        return call.parse(_request(url, call))
-    return on_store(url, lambda store: call.run(store.registry))
+        return parse(_request(url, method, path, sent))
+    return on_store(url, lambda store: on_registry(store.registry))
 
 
-def _request(url: str, call: AdminCall[Any]) -> Any:
+def _request(url: str, method: str, path: str, sent: Mapping[str, Any]) -> Any:
     import httpx  # noqa: PLC0415 (see _http)
 
     shown = mask(url)
     try:
-        reply = httpx.request(call.method, url.rstrip("/") + call.path, timeout=DEADLINE_S, **call.sent)
+        reply = httpx.request(method, url.rstrip("/") + path, timeout=DEADLINE_S, **sent)
     except httpx.TransportError as error:
         raise StoreUnavailable(f"cannot reach the admin API at {shown}: {error}") from error
     reason = _reason(reply)

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from duetime.journal.registration import RegisteredNode
 from duetime.model.errors import InvalidSettings
 from duetime.model.ids import IdMaker
-from duetime.model.settings import DEFAULT_STORE, Settings, load, variable
+from duetime.model.settings import DEFAULT_STORE, Settings, load, sqlite_file, variable
 
 OFF = "off"
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -110,15 +109,12 @@ def default_folder(store_url: str) -> Path | None:
     """The folder `journal` next to the SQLite file, or next to the default file if the store is another one. None for a
     store in memory.
     """
-    scheme = store_url.partition(":")[0]
-    if scheme == "memory":
-        return None
-    return sqlite_folder(store_url if scheme == "sqlite" else DEFAULT_STORE)
+    return None if store_url.startswith("memory:") else _next_to(sqlite_file(store_url) or sqlite_file(DEFAULT_STORE))
 
 
-def sqlite_folder(url: str) -> Path:
-    path = unquote(urlsplit(url).path)
-    return Path("/" + path.lstrip("/") if path.startswith("/") else path).absolute().parent / FOLDER
+def _next_to(file: Path | None) -> Path:
+    assert file
+    return file.parent / FOLDER
 
 
 def embedded_options(
@@ -173,7 +169,7 @@ def user_folder(environment: Mapping[str, str]) -> Path:
     try:
         return Path.home() / ".local" / "state" / "duetime" / FOLDER
     except RuntimeError:  # a user without a home, as in some containers
-        return sqlite_folder(DEFAULT_STORE)
+        return _next_to(sqlite_file(DEFAULT_STORE))
 
 
 def _is_ours(name: str) -> bool:

@@ -17,9 +17,10 @@ from datetime import timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from ipaddress import ip_address
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from duetime.model.clock import duration_ms
 from duetime.model.errors import InvalidSettings, InvalidTime
@@ -555,6 +556,15 @@ def pool_parts(url: str) -> dict[str, str]:
     if not url.startswith("tiered:"):
         return {name: address for name, address, _ in group_members(url)}
     return {name: value for name, value in parse_qsl(url.partition("?")[2]) if name in ("hot", "cold")}
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of a SQLite store. None for the URL of anything else."""
+    if not url.startswith("sqlite:"):
+        return None
+    path = unquote(urlsplit(url).path)
+    # POSIX distinguishes two leading slashes from one; people who write a URL do not.
+    return Path("/" + path.lstrip("/") if path.startswith("/") else path).absolute()
 
 
 def _store_of(table: object, where: str) -> str:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from duetime.client.embedded_transport import embedded_engine
+from duetime.client.transport import check_is_store
 from duetime.journal import registration
 from duetime.model.errors import Conflict, InvalidRequest, StoreUnavailable
 from duetime.model.ids import IdMaker
@@ -100,10 +101,10 @@ class MoveReport:
 async def opened(source_url: str, target_url: str) -> AsyncGenerator[tuple[Store, Store]]:
     """Both stores, each under an engine that takes back leases and journals if the pool does."""
     for url in (source_url, target_url):
-        if url.startswith(("http:", "https:", "memory:")):
-            raise InvalidRequest(
-                f"a move must be between stores (sqlite:, redis:, postgresql:, mysql:), got {mask(url)}"
-            )
+        refusal = f"a move must be between stores (sqlite:, redis:, postgresql:, mysql:), got {mask(url)}"
+        check_is_store(url, refusal)
+        if url.startswith("memory:"):
+            raise InvalidRequest(refusal)
     async with embedded_engine(source_url) as source, embedded_engine(target_url) as target:
         if (await source.store.ping()).epoch == (await target.store.ping()).epoch:
             raise InvalidRequest("from and to must be different stores")

@@ -1,6 +1,6 @@
 """`duetime pipeline audit`: prove that nothing was lost, or name what was."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from duetime.cli.options import flag, option, takes_options
-from duetime.cli.output import Answer, note, safe
+from duetime.cli.output import Answer, safe
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.sources import JournalSource, StoreSource, StoreTarget
 from duetime.cli.progress import show_progress
@@ -46,21 +46,19 @@ def audit(
         lake = Lake(session, spark.lake_folder)
         compared = None if options.journal_only else store.compared(target)
         with show_progress("audit", as_json=target.json) as progress, progress.follow(session):
-            audited = run_audit(lake, journal, compared, assume_lost=store.assume_lost or (), on_step=_sayer(target))
+            audited = run_audit(
+                lake,
+                journal,
+                compared,
+                assume_lost=store.assume_lost or (),
+                on_step=lambda step: answer.note(f"{step} ..."),
+            )
         if target.json:
             _documents(answer, audited, read_findings(lake, audited))
         else:
             _show(answer, audited, first_findings(lake, audited, options.show))
     if not audited.is_sound:
         raise typer.Exit(1)
-
-
-def _sayer(target: StoreTarget) -> Callable[[str], None]:
-    def say(step: str) -> None:
-        if not target.json:
-            note(f"{step} ...")
-
-    return say
 
 
 def law_document(audited: "Audited") -> dict[str, Any]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from duetime.cli.options import AnswerForm, option, takes_options
-from duetime.cli.output import note
 from duetime.cli.pipelines.audit import law_document, law_text
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import ProgressDisplay, show_progress
@@ -59,21 +58,15 @@ def demo(options: DemoOptions, spark: SparkOptions, form: AnswerForm) -> None:
         @contextmanager
         def stage(title: str) -> Generator[ProgressDisplay]:
             started, short = time.monotonic(), title.partition(":")[0]
-            if not form.json:
-                note(f"[{started - began:6.1f} s] {title}")
+            answer.note(f"[{started - began:6.1f} s] {title}")
             with (
                 show_progress(f"           {short}", as_json=form.json) as progress,
                 progress.follow(session),
             ):
                 yield progress
-            if not form.json:
-                note(f"           done in {span((time.monotonic() - started) * 1000)}")
+            answer.note(f"           done in {span((time.monotonic() - started) * 1000)}")
 
-        def say(text: str) -> None:
-            if not form.json:
-                note(f"           {text}")
-
-        ending = Demo(session, plan, stage, say).run()
+        ending = Demo(session, plan, stage, lambda text: answer.note(f"           {text}")).run()
     answer.show(_document(ending, plan.report), _summary(ending, plan.report))
     if not ending.sound.is_sound:
         from duetime.spark.demo.processes import DemoFailed

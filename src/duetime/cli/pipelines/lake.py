@@ -47,20 +47,9 @@ def ingest(options: IngestOptions, source: JournalSource, spark: SparkOptions, f
                 done = run_ingest(
                     lake, journal, every=options.every, on_progress=lambda so_far: progress.advance_to(so_far.events)
                 )
-    answer.show(_document(done), _text(done))
+    answer.show(msgspec.to_builtins(done), _text(done))
     if done.damaged:
         raise typer.Exit(1)
-
-
-def _document(done: "Ingested") -> dict[str, Any]:
-    return {
-        "segments": done.segments,
-        "events": done.events,
-        "repeated": done.repeated,
-        "damaged": done.damaged,
-        "damage": [{"file": one.file, "line": one.line, "problem": one.problem} for one in done.damage],
-        "version": done.version,
-    }
 
 
 def _text(done: "Ingested") -> str:
@@ -89,9 +78,7 @@ def lifecycle(spark: SparkOptions, form: AnswerForm) -> None:
         with spark.work_on_lake("lifecycle", form) as (lake, _):
             done = run_lifecycle(lake)
     text = f"{done.jobs:,} jobs of {done.days:,} days were brought up to date." if done.days else "Nothing is new."
-    answer.show(
-        {"days": done.days, "jobs": done.jobs, "events_version": done.events_version, "version": done.version}, text
-    )
+    answer.show(msgspec.to_builtins(done), text)
 
 
 @dataclass(frozen=True)

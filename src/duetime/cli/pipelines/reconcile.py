@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duetime.cli.options import flag, takes_options
-from duetime.cli.output import note, safe
+from duetime.cli.output import safe
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.sources import JournalSource, StoreSource, StoreTarget
 
@@ -57,7 +57,7 @@ def reconcile(
             store.compared(target),
             dry_run=options.dry_run,
             assume_lost=store.assume_lost or (),
-            on_step=(lambda step: None) if target.json else (lambda step: note(f"{step} ...")),
+            on_step=lambda step: target.answer.note(f"{step} ..."),
         )
     answer.show(_document(done), _text(done))
     if not done.is_repaired:

@@ -158,7 +158,10 @@ def _drive(answer: Answer, arrived: "DataFrame", options: ReplayOptions, target:
     from duetime.spark.replay.drive import drive, percentile
 
     prefix = f"replay-{uuid.uuid4().hex[:12]}"
-    with target.connect() as client, show_progress("replay", as_json=target.json, total=total, unit="jobs") as progress:
+    with (
+        target.connect(new=True) as client,
+        show_progress("replay", as_json=target.json, total=total, unit="jobs") as progress,
+    ):
         queue = client.queue(options.to or "")
         done = drive(
             _read(arrived, with_bodies=options.bodies),

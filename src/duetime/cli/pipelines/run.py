@@ -1,10 +1,9 @@
 """`duetime pipeline run`: the pipelines that run regularly, one after the other in one Spark session."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -80,9 +79,14 @@ def run(
         number = 1
         while True:
             made = run_round(
-                lake, plan, number=number, on_step=_sayer(target, number), ended=write_files, watcher=watcher
+                lake,
+                plan,
+                number=number,
+                on_step=lambda step, number=number: answer.note(f"round {number}: {step} ..."),
+                ended=write_files,
+                watcher=watcher,
             )
-            answer.show(_document(made), _text(made))
+            answer.show(msgspec.to_builtins(made), _text(made))
             if not every_ms:
                 break
             number += 1
@@ -95,14 +99,6 @@ def _lineage(lake: "Lake", plan: "RoundPlan", namespace: str) -> "RoundWatcher":
     from duetime.spark.openlineage_events import LineageEvents, OpenLineageClient
 
     return LineageEvents(lake, plan, namespace=namespace, complain=note, client=OpenLineageClient())
-
-
-def _sayer(target: StoreTarget, number: int) -> Callable[[str], None]:
-    return (lambda step: None) if target.json else (lambda step: note(f"round {number}: {step} ..."))
-
-
-def _document(made: "Round") -> dict[str, Any]:
-    return msgspec.to_builtins(made)
 
 
 def _text(made: "Round") -> str:
