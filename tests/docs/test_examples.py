@@ -1,5 +1,8 @@
 """What the pages say works: every Python example runs, every setting exists, every link leads somewhere."""
 
+import ast
+import importlib
+import json
 import re
 from pathlib import Path
 
@@ -33,6 +36,19 @@ def test_a_module_that_workers_import_pushes_nothing_at_import(
     exec(compile(code, "<example>", "exec"), {"__name__": "shop"})
     with duetime.connect("sqlite:jobs.db") as client:
         assert client.queues() == []
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_what_a_notebook_imports_exists(notebook: Path) -> None:
+    """`make test-full` runs the notebooks."""
+    cells = [
+        "".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"
+    ]
+    imports = [node for cell in cells for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.ImportFrom)]
+    for node in imports:
+        module = importlib.import_module(str(node.module))
+        assert [name.name for name in node.names if not hasattr(module, name.name)] == [], node.module
+    assert imports
 
 
 def test_the_readme_starts_with_one_sentence_two_commands_and_an_example() -> None:
