@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from duetime.spark.audit.run import ComparedStore, read_findings, run_audit
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile.run import run_reconcile
+from duetime.stores.base import get_all
 from duetime.stores.redis.store import RedisStore
 from tests.faults.answered_load import QUEUE, AnsweredLoad, Key, cut_replies, loaded
 from tests.faults.losing_proxy import LosingProxy
@@ -40,7 +41,7 @@ async def work_under_faults(
 
 async def held(url: str, ids: set[str]) -> dict[Key, bytes]:
     store = await RedisStore.open(url)
-    found = await store.get(QUEUE, sorted(ids))
+    found = await get_all(store, QUEUE, sorted(ids))
     await store.close()
     return {(job.id, job.born): job.body for job in found if job}
 
