@@ -126,6 +126,13 @@ def test_the_tiers_of_a_pool_are_shown_each_on_its_own(tmp_path: Path) -> None:
     assert cold["next_due_at"] - hot["next_due_at"] > 86_400_000
     assert not hot["problems"] + cold["problems"]
 
+    by_queue = shell.spawn("pool", "show", "--queues", "--json", DUETIME_URL="")
+    assert [json.loads(line) for line in by_queue.out.splitlines()] == [
+        {"queue": "default/mail", "hot": 1, "cold": 1},
+        {"queue": "default/other", "hot": 0, "cold": 1},
+    ]
+    assert shell.ok("queue", "counts").out.split()[-1] == "2", "of all jobs, these are in cold"
+
     gone = shell.spawn("pool", "show", "--url", f"tiered:x?hot=sqlite://{tmp_path}/hot.db&cold=redis://127.0.0.1:1")
     assert gone.code == 1
     assert "Redis" in gone.out

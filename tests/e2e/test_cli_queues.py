@@ -22,7 +22,7 @@ def filled(shell: Shell, tmp_path: Path) -> Shell:
 def test_queues_are_listed_counted_and_paused(filled: Shell) -> None:
     [queue] = filled.json("queue", "list")
     assert queue.keys() == {"namespace", "queue", "counts", "rules"}
-    counts = {"ready": 3, "delayed": 1, "leased": 0, "dead": 2, "expired": 0, "damaged": 0, "now": 0}
+    counts = {"ready": 3, "delayed": 1, "leased": 0, "dead": 2, "expired": 0, "damaged": 0, "cold": 0, "now": 0}
     assert {**queue["counts"], "now": 0} == counts
     [paused] = filled.json("queue", "pause", "mail")
     assert paused["rules"]["paused"] is True

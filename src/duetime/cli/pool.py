@@ -4,13 +4,14 @@ They are records of the registry. The admin API of a server changes them; so doe
 registry's store.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from duetime.cli.config import ConfigOption, read_settings
-from duetime.cli.options import Target, argument, check_exists, takes_options
+from duetime.cli.options import Target, argument, check_exists, flag, takes_options
 from duetime.cli.output import relative, safe
 from duetime.client.store_link import on_store
 from duetime.engine.pools import register_pool, registered_pools, unregister_pool
@@ -86,6 +87,7 @@ def _pools(answer: dict[str, dict[str, str]]) -> dict[str, str]:
 def show(
     target: Target,
     name: Annotated[str, argument("[POOL]", "A pool of the settings.")] = DEFAULT_POOL,
+    queues: Annotated[bool, flag("Show how many jobs of each queue each store has.", "--queues")] = False,
     config: ConfigOption = None,
 ) -> None:
     """Show each store of a pool: what it holds, how full it is, what is wrong.
@@ -95,6 +97,7 @@ def show(
 
     Examples:
         duetime pool show
+        duetime pool show --queues
         duetime pool show default --json
         duetime pool show --url "tiered:x?hot=redis://localhost&cold=postgresql://localhost/jobs"
     """
@@ -105,6 +108,22 @@ def show(
             raise NotFound(f"the settings have no pool {name!r}; they have {', '.join(sorted(pools))}")
         url = pools[name]
     rows = [_part(part, address) for part, address in (pool_parts(url) or {name: url}).items()]
+    if queues:
+        names = sorted({name for row in rows for name in row["queues"]})
+        parts = {row["store"]: row["queues"] if row["kind"] else None for row in rows}
+        by_queue = [
+            {"queue": name, **{part: None if jobs is None else jobs.get(name, 0) for part, jobs in parts.items()}}
+            for name in names
+        ]
+        columns = {f"{part} ": ["" if row[part] is None else f"{row[part]:,}" for row in by_queue] for part in parts}
+        target.answer.table(by_queue, {"queue": [safe(name) for name in names], **columns}, nothing="no queues")
+    else:
+        _show_stores(target, rows)
+    if any(row["problems"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _show_stores(target: Target, rows: Sequence[dict[str, Any]]) -> None:
     now = max(row["now"] for row in rows)
     target.answer.table(
         rows,
@@ -117,14 +136,13 @@ def show(
             "": [Text(safe("; ".join(row["problems"])), style="red") for row in rows],
         },
     )
-    if any(row["problems"] for row in rows):
-        raise typer.Exit(1)
 
 
 def _part(part: str, url: str) -> dict[str, Any]:
     row: dict[str, Any] = {
         **dict.fromkeys(("kind", "version"), ""),
         **dict.fromkeys(("jobs", "delayed", "next_due_at", "used_bytes", "max_bytes", "now"), 0),
+        "queues": {},
         "problems": [],
     }
     try:
@@ -137,13 +155,15 @@ def _part(part: str, url: str) -> dict[str, Any]:
 
 async def _inspect(store: Store) -> dict[str, Any]:
     info, queues = await store.ping(), await store.queues()
-    counts = sum_counts(await store.counts(queues))
+    counted = await store.counts(queues)
+    counts = sum_counts(counted)
     heads = [head for head in await store.heads(queues) if head is not None]
     return {
         "kind": info.kind,
         "version": info.version,
         "jobs": counts.total,
         "delayed": counts.delayed,
+        "queues": {str(queue): one.total for queue, one in zip(queues, counted, strict=True)},
         "next_due_at": min(heads, default=0),
         "used_bytes": info.used_bytes,
         "max_bytes": info.max_bytes,

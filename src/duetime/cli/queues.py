@@ -48,6 +48,8 @@ def list_queues(target: Target) -> None:
 
 def _count_columns(counts: Sequence[Counts]) -> dict[str, list[str]]:
     names = {"ready": "ready", "delayed": "delayed", "running": "leased", "failed": "dead", "expired": "expired"}
+    if any(one.cold for one in counts):
+        names["cold"] = "cold"
     return {f"{word} ": [f"{getattr(one, name):,}" for one in counts] for word, name in names.items()}
 
 
@@ -68,7 +70,8 @@ def counts(
 ) -> None:
     """Count jobs by state, exactly.
 
-    An unknown queue has zeros. `expired` counts the jobs whose time to live ended, since the queue exists.
+    An unknown queue has zeros. `expired` counts the jobs whose time to live ended, since the queue exists; `cold` is
+    how many of the jobs are in the cold tier of a tiered pool.
 
     Examples:
         duetime queue counts mail

@@ -77,6 +77,12 @@ class StoreLevels:
         self._pools = pools
         self._names = names
         self._jobs = self.meters.level("duetime_jobs", "Jobs by state.", (*PER_QUEUE, "state"), shared=True)
+        self._cold = self.meters.level(
+            "duetime_cold_jobs",
+            "Jobs in the cold tier of a tiered pool, of those in duetime_jobs.",
+            PER_QUEUE,
+            shared=True,
+        )
         self._oldest = self.meters.level(
             "duetime_oldest_ready_seconds", "How long ago the first job in line fell due.", PER_QUEUE, shared=True
         )
@@ -129,7 +135,7 @@ class StoreLevels:
         return PoolLevels(levels, unknown)
 
     def _show(self, pools: dict[str, PoolLevels | None]) -> None:
-        for family in (self._jobs, self._oldest, self._up, self._unknown, *self._followers):
+        for family in (self._jobs, self._cold, self._oldest, self._up, self._unknown, *self._followers):
             family.clear()
         self.shown = {level.shown for levels in pools.values() if levels for level in levels.queues}
         for pool, levels in pools.items():
@@ -145,6 +151,8 @@ class StoreLevels:
                 self._jobs.of(*level.shown, state).value += getattr(level.counts, state)
             if level.counts.damaged:
                 self._jobs.of(*level.shown, "damaged").value += level.counts.damaged
+            if level.counts.cold:
+                self._cold.of(*level.shown).value += level.counts.cold
             oldest = self._oldest.of(*level.shown)
             oldest.value = max(oldest.value, level.oldest_s)
         for follower in self._followers:

@@ -192,7 +192,7 @@ class Moved(Struct, frozen=True, gc=False, omit_defaults=True):
 
 class Counts(Struct, frozen=True):
     """Number of jobs in each state, exact at the instant `now`. `expired` is a running total; `damaged` counts entries
-    that could not be read as jobs and were set aside.
+    that could not be read as jobs and were set aside. `cold` of all these jobs are in the cold tier of a tiered pool.
     """
 
     delayed: int = 0
@@ -202,6 +202,7 @@ class Counts(Struct, frozen=True):
     expired: int = 0
     now: int = 0
     damaged: int = 0
+    cold: int = 0
 
     @property
     def total(self) -> int:
@@ -328,7 +329,7 @@ def chunks(
 
 def sum_counts(parts: Sequence[Counts]) -> Counts:
     """The counts of several queues, or of parts of one; `now` is the latest of them."""
-    names = ("delayed", "ready", "leased", "dead", "expired", "damaged")
+    names = ("delayed", "ready", "leased", "dead", "expired", "damaged", "cold")
     sums = {name: sum(getattr(one, name) for one in parts) for name in names}
     return Counts(**sums, now=max((one.now for one in parts), default=0))
 

@@ -386,6 +386,7 @@ class CountsOut(Struct, omit_defaults=True):
     expired: int
     now: int
     damaged: int = 0
+    cold: int = 0
 
 
 class QueueOut(Struct, omit_defaults=True):

@@ -335,7 +335,10 @@ class TieredStore(ForwardingStore):
         return merge_pages([hot, Page(only_cold, cold.cursor)], limit)
 
     async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
-        return [sum_counts(pair) for pair in await self._from_both(lambda store: store.counts(queues))]
+        return [
+            sum_counts([hot, msgspec.structs.replace(cold, cold=cold.total)])
+            for hot, cold in await self._from_both(lambda store: store.counts(queues))
+        ]
 
     async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
         """A promotion counts as accepted in hot and as cancelled in cold, where nothing else is ever cancelled."""
