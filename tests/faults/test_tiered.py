@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
+from duetime.engine import Engine
 from duetime.model.clock import ManualClock, SystemClock
 from duetime.model.errors import DuetimeError, InvalidSettings, JobDead, JobExists, StoreUnavailable
 from duetime.model.job import Event, IfExists, Moved, State, Totals
@@ -95,7 +96,7 @@ async def test_a_job_lives_in_the_tier_of_its_due_time(store: TieredStore, hot: 
         ["cold"],
     ]
     [counts] = await store.counts([QUEUE])
-    assert counts.delayed == 3
+    assert (counts.delayed, counts.cold) == (3, 1)
     listed = [found.id for found in (await store.list_jobs(QUEUE, State.DELAYED)).jobs]
     assert listed == ["soon", "at the horizon", "later"]
 
@@ -462,6 +463,8 @@ async def consume(store: Store) -> list[str]:
         ("tiered:pool?hot=memory:&cold=memory:&horizon=soon", "horizon"),
         ("tiered:pool?hot=memory:&cold=memory:&horizon=1s", "at least 1m"),
         ("tiered:pool?hot=memory:&cold=memory:&spill=yes", "true or false"),
+        ("tiered:pool?hot=memory:&cold=memory:&promote_per_s=-1", "a number of jobs, got '-1'"),
+        ("group:g?a=tiered%3Ax%3Fhot%3Dmemory:%26cold%3Dmemory:", "single store, got tiered:"),
         ("tiered:pool?hot=memory:&cold=memory:&wrong=1", "two stores"),
         ("tiered:pool?hot=memory:&cold=tiered:x", "must not be a tiered pool"),
     ],
@@ -491,7 +494,8 @@ async def test_on_redis_and_postgresql_a_promoter_runs_in_the_background(
         return totals == [700, 701, 701]
 
     try:
-        await until(all_promoted)
+        async with Engine(stores[0]), Engine(stores[1]):
+            await until(all_promoted)
     finally:
         for one in stores:
             await one.close()

@@ -116,6 +116,8 @@ class Engine:
         duties = [run_duty(duty, self._outage, self._round_timers[duty.name]) for duty in (self._reaper, self._waiters)]
         listener = WakeListener(self.store, self._waiters, self._results, self._reaper)
         duties.append(run_duty(listener, self._outage))
+        if self.store.duty:
+            duties.append(run_duty(self.store.duty, self._outage, survives_bugs=True))
         self._duties = [self._tasks.create_task(duty) for duty in duties]
         return self
 

@@ -26,7 +26,7 @@ from duetime.wire.payload import task_of
 P = ParamSpec("P")
 T = TypeVar("T")
 
-NO_CALLS = ("registry", "one_job", "wakeups", "close")
+NO_CALLS = ("registry", "one_job", "duty", "wakeups", "close")
 VERBS = tuple(name for name in vars(Store) if not name.startswith("_") and name not in NO_CALLS)
 RECORDED_VERBS = (
     "push",
@@ -279,7 +279,7 @@ class TimedStore(ForwardingStore):
     def __init__(self, inner: Store, meters: PoolMeters) -> None:
         super().__init__(inner)
         self._meters = meters
-        self.one_job = inner.one_job
+        self.one_job, self.duty = inner.one_job, inner.duty
         self._calls = {verb: meters.calls(verb) for verb in VERBS if verb not in RECORDED_VERBS}
         for verb in RECORDED_VERBS:
             setattr(self, verb, getattr(inner, verb))

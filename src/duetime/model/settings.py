@@ -499,7 +499,7 @@ def read_accounts(file: Mapping[str, Any], file_name: str) -> dict[str, str]:
 
 def _pool_url(name: str, table: object, where: str) -> str:
     """The URL of a store, of a group (`stores` by name, and `drain`, the stores that accept no new jobs), or of a
-    tiered pool (`hot`, `cold`, `horizon`, `spill`).
+    tiered pool (`hot`, `cold`, `horizon`, `spill`, `promote_per_s`).
     """
     given = _table(table, where)
     if "hot" in given or "cold" in given:
@@ -522,9 +522,9 @@ def _pool_url(name: str, table: object, where: str) -> str:
 
 
 def _tiered_url(name: str, given: Mapping[str, object], where: str) -> str:
-    if unknown := sorted(set(given) - {"hot", "cold", "horizon", "spill"}):
+    if unknown := sorted(set(given) - {"hot", "cold", "horizon", "spill", "promote_per_s"}):
         raise InvalidSettings(
-            f"unknown setting {unknown[0]!r} in {where}; a tiered pool has hot, cold, horizon and spill"
+            f"unknown setting {unknown[0]!r} in {where}; a tiered pool has hot, cold, horizon, spill and promote_per_s"
         )
     for tier in ("hot", "cold"):
         if not isinstance(given.get(tier), str) or not given[tier]:

@@ -37,6 +37,7 @@ from typing import Annotated, NamedTuple, Protocol, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
+from duetime.duties import Duty
 from duetime.model.clock import MAX_INSTANT
 from duetime.model.errors import DuetimeError, InvalidRequest, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.model.job import (
@@ -405,6 +406,14 @@ class Store(Protocol):
     @property
     def one_job(self) -> OneJob | None:
         """Verbs for one job without a task. Returns None if the store has none."""
+        ...
+
+    @property
+    def duty(self) -> Duty | None:
+        """Background work that every engine on the store runs. Returns None if there is none.
+
+        A store that was opened without an engine does no work of its own.
+        """
         ...
 
     @property

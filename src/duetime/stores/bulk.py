@@ -6,6 +6,7 @@ STEP_JOBS jobs, idempotent by its ids (with if_exists=keep) and, with a mark, do
 `open.open_bulk(url)` returns the loader of a store.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,22 @@ from duetime.stores.base import Mark, Push, Pushed, Store, StoreInfo, repair_mar
 
 Pace = Callable[[int], Awaitable[None]]
 """Called with a number of jobs before they are sent; returns when they may go."""
+
+
+class Pacer:
+    """Limits the jobs per second; unused capacity is not saved for later."""
+
+    def __init__(self, jobs_per_second: float) -> None:
+        self._rate = jobs_per_second
+        self._free_at = 0.0
+
+    async def wait(self, jobs: int) -> None:
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(self._free_at, now)
+        pause = self._free_at - now
+        self._free_at += jobs / self._rate
+        if pause > 0:
+            await asyncio.sleep(pause)
 
 
 class JobColumns(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from duetime.duties import Duty
 from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.model.job import Counts, Job, Lease, Moved, QueueTotals, State
 from duetime.model.names import Queue
@@ -53,6 +54,7 @@ class ForwardingStore:
     """
 
     one_job: OneJob | None = None
+    duty: Duty | None = None
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner

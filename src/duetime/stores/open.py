@@ -205,8 +205,8 @@ def _group_parts(url: str) -> tuple[str, dict[str, str], list[str]]:
             drain.append(value)
         elif key in members:
             raise InvalidSettings(f"group {name}: member {key} is named twice")
-        elif value.startswith("group:"):
-            raise InvalidSettings(f"group {name}: member {key} must not be a group")
+        elif value.startswith(("group:", "tiered:")):
+            raise InvalidSettings(f"group {name}: member {key} must be a single store, got {value.partition(':')[0]}:")
         else:
             members[key] = value
     if unknown := sorted(set(drain) - members.keys()):
@@ -219,13 +219,14 @@ def _group_parts(url: str) -> tuple[str, dict[str, str], list[str]]:
 class _TieredOptions(TypedDict):
     horizon_ms: int
     spill: bool
+    promote_per_s: int
 
 
 def _tiered_parts(url: str) -> tuple[str, str, str, _TieredOptions]:
     """Name, hot, cold and options: what `model/settings.py` makes of the table of a pool."""
     name, _, query = url.removeprefix("tiered:").partition("?")
     given = dict(parse_qsl(query))
-    if not name or not {"hot", "cold"} <= given.keys() <= {"hot", "cold", "horizon", "spill"}:
+    if not name or not {"hot", "cold"} <= given.keys() <= {"hot", "cold", "horizon", "spill", "promote_per_s"}:
         raise InvalidSettings(
             "a tiered URL must have a name and two stores: tiered:NAME?hot=redis://one&cold=postgresql://two&horizon=2d"
         )
@@ -240,4 +241,12 @@ def _tiered_parts(url: str) -> tuple[str, str, str, _TieredOptions]:
         raise InvalidSettings(f"tiered pool {name}: horizon: {error.message}") from None
     if horizon_ms < MIN_HORIZON_MS:
         raise InvalidSettings(f"tiered pool {name}: horizon must be at least 1m, got {given['horizon']}")
-    return name, given["hot"], given["cold"], {"horizon_ms": horizon_ms, "spill": given.get("spill") == "true"}
+    per_s = given.get("promote_per_s", "0")
+    if not (per_s.isascii() and per_s.isdigit() and len(per_s) < 10):
+        raise InvalidSettings(f"tiered pool {name}: promote_per_s must be a number of jobs, got {per_s!r}")
+    options: _TieredOptions = {
+        "horizon_ms": horizon_ms,
+        "spill": given.get("spill") == "true",
+        "promote_per_s": int(per_s),
+    }
+    return name, given["hot"], given["cold"], options

@@ -19,7 +19,7 @@ from duetime.model.job import Event, Moved
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.options import Action, LoadOptions
 from duetime.stores.base import Mark, StoreInfo
-from duetime.stores.bulk import Bulk, Loaded, LoadStep, Pace
+from duetime.stores.bulk import Bulk, Loaded, LoadStep, Pace, Pacer
 
 TRIES = 12
 PAUSE = Exponential(base_ms=100, cap_ms=10_000)
@@ -203,19 +203,3 @@ def _checked(answer: Moved | DuetimeError | None) -> Moved | None:
     if isinstance(answer, DuetimeError):
         raise answer
     return answer
-
-
-class Pacer:
-    """Limits the jobs per second; unused capacity is not saved for later."""
-
-    def __init__(self, jobs_per_second: float) -> None:
-        self._rate = jobs_per_second
-        self._free_at = 0.0
-
-    async def wait(self, jobs: int) -> None:
-        now = asyncio.get_running_loop().time()
-        self._free_at = max(self._free_at, now)
-        pause = self._free_at - now
-        self._free_at += jobs / self._rate
-        if pause > 0:
-            await asyncio.sleep(pause)

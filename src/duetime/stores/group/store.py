@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from duetime.duties import Duty
 from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.model.job import (
     STEP_JOBS,
@@ -75,6 +76,7 @@ _BEYOND = object()  # a job that a member did not answer, because it ended at it
 
 class GroupStore:
     one_job: OneJob | None = None
+    duty: Duty | None = None
 
     def __init__(self, members: Members) -> None:
         self._members = members

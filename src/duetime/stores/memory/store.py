@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import msgspec
 
+from duetime.duties import Duty
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import DuetimeError, LeaseLost
 from duetime.model.job import (
@@ -57,6 +58,7 @@ class MemoryStore:
     """Keeps the contract of `stores.base.Store`; everything is gone with the process."""
 
     one_job: OneJob | None = None
+    duty: Duty | None = None
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()

@@ -16,6 +16,7 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 from redis.exceptions import OutOfMemoryError
 
+from duetime.duties import Duty
 from duetime.model.clock import MAX_INSTANT, Clock
 from duetime.model.errors import (
     DuetimeError,
@@ -106,6 +107,8 @@ R = TypeVar("R")
 
 class RedisStore:
     """Keeps the contract of `stores.base.Store`."""
+
+    duty: Duty | None = None
 
     def __init__(self, link: Link, clock: Clock | None, url: str = "") -> None:
         self._link, self._clock = link, clock

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
+from duetime.duties import Duty
 from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost
 from duetime.model.job import Counts, Job, Lease, Moved, QueueTotals, State
 from duetime.model.names import Queue
@@ -38,6 +39,7 @@ class SqlStore(ABC):
 
     _hub: WakeHub
     one_job: OneJob | None = None
+    duty: Duty | None = None
 
     @abstractmethod
     async def _write(

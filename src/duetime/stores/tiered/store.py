@@ -76,18 +76,17 @@ _Share = tuple[bool, int, Sequence[int]]
 
 
 class TieredStore(ForwardingStore):
-    """Verbs on jobs that a consumer holds and on results go to hot alone. `promoter` runs in the
-    background once it is started.
-    """
+    """Verbs on jobs that a consumer holds and on results go to hot alone."""
 
-    def __init__(self, tiers: Tiers, *, spill: bool) -> None:
+    def __init__(self, tiers: Tiers, *, spill: bool, promote_per_s: int) -> None:
         super().__init__(tiers.hot)
         self._tiers, self._hot, self._cold, self._spill = tiers, tiers.hot, tiers.cold, spill
-        self.promoter = Promoter(tiers)
+        self.promoter = Promoter(tiers, per_s=promote_per_s)
+        self.duty = self.promoter.duty
         self.one_job = TieredOneJob(self._hot.one_job, tiers) if self._hot.one_job else None
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - options of the URL
         cls,
         name: str,
         hot: Callable[[], Awaitable[Store]],
@@ -95,6 +94,7 @@ class TieredStore(ForwardingStore):
         *,
         horizon_ms: int,
         spill: bool = False,
+        promote_per_s: int = 0,
         clock: Clock | None = None,
     ) -> "TieredStore":
         """Raises StoreUnavailable if hot cannot be reached, InvalidSettings. Cold may come later."""
@@ -105,10 +105,8 @@ class TieredStore(ForwardingStore):
         except BaseException:
             await store.close()
             raise
-        tiered = cls(Tiers(name, store, member, horizon_ms, clock or SystemClock()), spill=spill)
-        if clock is None:
-            tiered.promoter.start()
-        return tiered
+        tiers = Tiers(name, store, member, horizon_ms, clock or SystemClock())
+        return cls(tiers, spill=spill, promote_per_s=promote_per_s)
 
     # --- push
 
@@ -409,11 +407,11 @@ class TieredStore(ForwardingStore):
         members = {"hot": hot}
         try:
             members["cold"] = await self._cold.ping()
+            if (late_ms := await self.promoter.late_ms()) > LATE_MS:
+                late = f"jobs in the cold tier have been due for {late_ms / 1000:.0f} s: promotion is late"
+                problems["promoter"] = StoreUnavailable(late)
         except PROBLEMS as problem:
             problems["cold"] = problem
-        if self.promoter.late_ms > LATE_MS:
-            late = f"jobs in the cold tier have been due for {self.promoter.late_ms / 1000:.0f} s: promotion is late"
-            problems["promoter"] = StoreUnavailable(late)
         kinds = [hot.kind, *([members["cold"].kind] if "cold" in members else [])]
         return msgspec.structs.replace(
             hot,
@@ -429,7 +427,6 @@ class TieredStore(ForwardingStore):
         return [*(f"hot: {problem}" for problem in hot), *(f"cold: {problem}" for problem in cold)]
 
     async def close(self) -> None:
-        await self.promoter.stop()
         await asyncio.gather(self._hot.close(), self._cold.close(), return_exceptions=True)
 
     async def _from_both(self, verb: Callable[[Store], Awaitable[Sequence[T]]]) -> list[tuple[T, T]]:

@@ -18,12 +18,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from duetime.duties import Rounds, run_duty
+from duetime.duties import Rounds
 from duetime.model.clock import Clock
 from duetime.model.errors import DuetimeError, JobExists, StoreUnavailable
 from duetime.model.job import STEP_JOBS, IfExists, Job, Moved, NewJob, State
 from duetime.model.names import Queue
 from duetime.stores.base import Mark, Push, Pushed, Store, Withdrawal, get_all
+from duetime.stores.bulk import Pacer
 from duetime.stores.group.member import Member
 
 MARK_MS = 6 * 3_600_000
@@ -34,6 +35,7 @@ LEAD_MS = 5000
 """A promoter that leads promotes for this long before the next one is chosen."""
 IDLE_S = 1.0
 PAGES = 4
+"""How many pages of STEP_JOBS are promoted at the same time."""
 LATE_MS = 10_000
 """A promoter that is later than this is a problem of the pool."""
 
@@ -129,70 +131,79 @@ def _copy(job: Job, now: int) -> NewJob:
 class Promoter:
     """Promotes the jobs of cold that are due within the horizon, earliest first.
 
-    Every process that has the pool open takes part, and one of them leads: the one that is first to raise a counter
-    that lives for LEAD_MS. Two that lead at the same time do no harm.
+    Every engine on the pool runs `duty`, and one of them leads: the one that is first to raise a counter that lives for
+    LEAD_MS. Two that lead at the same time do no harm.
     """
 
-    def __init__(self, tiers: Tiers) -> None:
+    def __init__(self, tiers: Tiers, *, per_s: int = 0) -> None:
+        """At most `per_s` jobs per second are promoted, 0 for no limit. Jobs that are overdue are not limited."""
         self._tiers = tiers
-        self.late_ms = 0
-        """How long the earliest job of cold has been due, as last seen by this process."""
-        self._task: asyncio.Task[None] | None = None
+        self._pace = Pacer(per_s).wait if per_s else None
+        self._page = min(per_s or STEP_JOBS, STEP_JOBS)
+        self._late_ms, self._checked_at = 0, float("-inf")
+        self.duty = Rounds(f"promotions of {tiers.name}", self._run_in_turn)
 
-    def start(self) -> None:
-        duty = Rounds(f"promotions of {self._tiers.name}", self._run_in_turn)
-        # A bug must not end promotions: without them the jobs of cold are never delivered.
-        self._task = asyncio.create_task(run_duty(duty, survives_bugs=True))
+    async def late_ms(self) -> int:
+        """How long the earliest job of cold has been due, read at most LATE_MS ago. Raises a MemberProblem."""
+        if asyncio.get_running_loop().time() - self._checked_at > LATE_MS / 1000:
+            await self._waiting()
+        return self._late_ms
 
-    async def stop(self) -> None:
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def run_once(self) -> int:
-        """Promote everything that is within the horizon now; returns the number of jobs. Raises a MemberProblem, or
-        StoreUnavailable of hot.
-        """
-        promoted = 0
+    async def _waiting(self) -> list[tuple[int, Queue]]:
+        """The queues of cold by the due time of their first job."""
         queues = await self._tiers.cold.call(lambda store: store.queues())
         heads = await self._tiers.cold.call(lambda store: store.heads(queues))
-        now, last = self._tiers.now(), self._tiers.horizon()
         waiting = sorted((head, queue) for head, queue in zip(heads, queues, strict=True) if head is not None)
-        self.late_ms = max(0, now - waiting[0][0]) if waiting else 0
-        for head, queue in waiting:
-            if head > last:
-                break
-            for state in (State.READY, State.DELAYED):
-                promoted += await self._promote_state(queue, state, last)
+        self._late_ms = max(0, self._tiers.now() - waiting[0][0]) if waiting else 0
+        self._checked_at = asyncio.get_running_loop().time()
+        return waiting
+
+    async def run_once(self, until: float = float("inf")) -> int:
+        """Promote what is within the horizon, until a time of the event loop; returns the number of jobs. Jobs that are
+        overdue in any queue come first. Raises a MemberProblem, or StoreUnavailable of hot.
+        """
+        promoted, waiting = 0, await self._waiting()
+        now, last = self._tiers.now(), self._tiers.horizon()
+        for state, due_by in ((State.READY, now), (State.DELAYED, last)):
+            for head, queue in waiting:
+                if head > due_by:
+                    break
+                promoted += await self._promote_state(queue, state, last, until)
         return promoted
 
-    async def _promote_state(self, queue: Queue, state: State, last: int) -> int:
-        """Some pages are promoted at the same time, so that both stores have work."""
+    async def _promote_state(self, queue: Queue, state: State, last: int, until: float) -> int:
+        """Read page by page while up to PAGES earlier pages are promoted, so that both stores have work."""
         promoted, more = 0, True
         cursor: str | None = None
-        while more:
-            pages: list[list[Job]] = []
-            while more and len(pages) < PAGES:
+        under_way: set[asyncio.Task[int]] = set()
+        try:
+            while more:
                 page = await self._tiers.cold.call(
-                    lambda store, cursor=cursor: store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
+                    lambda store, cursor=cursor: store.list_jobs(queue, state, cursor=cursor, limit=self._page)
                 )
-                pages.append([job for job in page.jobs if job.due_at <= last])
-                cursor, more = page.cursor, page.cursor is not None and len(pages[-1]) == len(page.jobs)
-            answers = await asyncio.gather(
-                *(self._tiers.promote(queue, jobs) for jobs in pages), return_exceptions=True
-            )
-            for answer in answers:
-                if isinstance(answer, BaseException):
-                    raise answer
-                promoted += answer
+                jobs = [job for job in page.jobs if job.due_at <= last]
+                cursor, more = page.cursor, page.cursor is not None and len(jobs) == len(page.jobs)
+                more = more and asyncio.get_running_loop().time() < until
+                if self._pace and state is State.DELAYED:
+                    await self._pace(len(jobs))
+                under_way.add(asyncio.create_task(self._tiers.promote(queue, jobs)))
+                if len(under_way) == PAGES or not more:
+                    wait_for = asyncio.FIRST_COMPLETED if more else asyncio.ALL_COMPLETED
+                    done, under_way = await asyncio.wait(under_way, return_when=wait_for)
+                    promoted += sum([task.result() for task in done])
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
         return promoted
 
     async def _run_in_turn(self) -> float:
         turn = await self._tiers.hot.registry.increment(f"tier/{self._tiers.name}", life_ms=LEAD_MS)
         if turn.value != 1 or not self._tiers.cold.is_up:
             return turn.left_ms / 1000
-        until = asyncio.get_running_loop().time() + LEAD_MS / 1000
-        while asyncio.get_running_loop().time() < until:
-            if not await self.run_once():
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LEAD_MS / 1000
+        while loop.time() < until:
+            if not await self.run_once(until):
                 await asyncio.sleep(IDLE_S)
         return 0.0
