@@ -89,7 +89,6 @@ async def run(count: int, share: float, hot: str, cold: str, used: Callable[[], 
     await store.close()
     wide = await open_store(f"{url}{30 * 24 + round(30 * 24 * share)}h")
     assert isinstance(wide, TieredStore)
-    await wide.promoter.stop()
     hot_store = wide._tiers.hot
     left, there = (await wide.counts([QUEUE]))[0].total, (await hot_store.counts([QUEUE]))[0].total
     before, cpu = used(), time.process_time()
