@@ -215,8 +215,10 @@ def cancel(step: Step, queue: Queue, ids: Sequence[str], *, finished: bool) -> l
 
 
 def withdraw(step: Step, queue: Queue, withdrawals: Sequence[Withdrawal]) -> list[Moved | None]:
+    ids = [one.id for one in withdrawals]
+    step.read_ahead([("find_jobs", {"ids": ids})])
     with changing(step, queue) as queue_row:
-        jobs = find_jobs(step, queue, queue_row, [one.id for one in withdrawals])
+        jobs = find_jobs(step, queue, queue_row, ids)
         answers = [
             rules.withdraw(queue_row, jobs[one.id], step.now, one) if one.id in jobs else None for one in withdrawals
         ]
