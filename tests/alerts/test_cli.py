@@ -17,6 +17,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A store, or the admin API of a server on one: the commands do the same on both."""
     store = f"sqlite://{tmp_path}/jobs.db"
     if request.param == "store":
+        Shell(store, tmp_path).ok("migrate")
         yield store
         return
     with serving(tmp_path, "--dev") as server:

@@ -37,6 +37,7 @@ def test_a_task_is_paused_once_and_resumed_immediately(tmp_path: Path) -> None:
 
 def test_batches_are_listed_shifted_paused_and_cancelled(tmp_path: Path) -> None:
     shell = Shell(f"sqlite://{tmp_path / 'jobs.db'}", tmp_path)
+    shell.ok("migrate")
     assert shell.json("batch", "list") == []
     with duetime.App(shell.url) as app, duetime.connect(shell.url) as client:
         batch = app.batch("news\x1b[2Jletter", queue="mail").open()

@@ -11,7 +11,7 @@ import msgspec
 
 from duetime.alerts import problems as alerts
 from duetime.alerts.senders import MailServer
-from duetime.cli.options import Target, argument, check_exists, option, takes_options
+from duetime.cli.options import Target, argument, option, takes_options
 from duetime.cli.output import moment, safe
 from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError
@@ -46,6 +46,7 @@ def add(
         "POST",
         "/alerts",
         lambda registry: alerts.add_address(registry, address, channel),
+        new=True,
         json={"address": address, "channel": channel},
     )
     waits = is_mail(address) and settings["mail_server"] is None
@@ -98,6 +99,7 @@ def mail_server(options: MailOptions, target: Target) -> None:
         "PUT",
         "/alerts/mail-server",
         lambda registry: alerts.set_mail_server(registry, server),
+        new=True,
         json=msgspec.to_builtins(server),
     )
     target.answer.show(settings, f"mails go through {safe(options.host)}")
@@ -135,7 +137,6 @@ def test(target: Target) -> None:
     Examples:
         duetime alert test --url redis://localhost
     """
-    check_exists(target.admin_address)
     sent = target.admin("POST", "/alerts/test", alerts.send_test)
     lines = [f"reached      {one}" for one in sent["reached"]]
     lines += [f"not reached  {one}" for one in sent["not_reached"]]

@@ -13,7 +13,7 @@ import typer
 
 from duetime.bridges.foreign import BridgeOptions, ForeignQueues, Sizes, open_foreign
 from duetime.bridges.relay import PushCall, Relay, bury
-from duetime.cli.options import Target, argument, flag, option, takes_options
+from duetime.cli.options import Target, argument, file_exists, flag, option, takes_options
 from duetime.cli.output import note, safe
 from duetime.cli.progress import show_progress
 from duetime.client import calls
@@ -444,14 +444,16 @@ def _import_tokens(url: str, target: Target, *, dry_run: bool) -> dict[str, int]
     found = lmstfy.tokens()
     lmstfy.close()
     created = {"tokens": 0, "limits": 0}
+    is_new = dry_run and not file_exists(target.admin_address)
     for token in found:
-        here = NamespaceTokens(dataclasses.replace(target, namespace=token.namespace), token.pool)
+        here = NamespaceTokens(dataclasses.replace(target, namespace=token.namespace), token.pool, new=True)
         label = digest_of(token.secret)[:LABEL]
-        if label not in {one.label for one in here.list_tokens()}:
+        if is_new or label not in {one.label for one in here.list_tokens()}:
             created["tokens"] += 1
             if not dry_run:
                 here.create(token.description, frozenset(Access), token.secret)
-        if any(token.limit.get(side, 0) > 0 for side in ("read", "write")) and label not in here.list_limits():
+        is_limited = any(token.limit.get(side, 0) > 0 for side in ("read", "write"))
+        if is_limited and (is_new or label not in here.list_limits()):
             created["limits"] += 1
             if not dry_run:
                 limit = Limit(*(token.limit.get(name, 0) for name in ("interval", "read", "write")))
@@ -462,12 +464,15 @@ def _import_tokens(url: str, target: Target, *, dry_run: bool) -> dict[str, int]
 def _import_topics(url: str, target: Target, *, dry_run: bool) -> tuple[dict[str, int], Callable[[], None]]:
     from duetime.bridges.delayqueue import read_topics  # noqa: PLC0415 (needs a driver of its own)
 
+    theirs = read_topics(url)
+    if dry_run and not file_exists(target.address):
+        return {"topics": len(theirs)}, lambda: None
     created: list[str] = []
     offline: list[str] = []
     with target.connect(new=True) as client:
         topics = Topics(client)
         known = {topic.topic for topic in topics.list_topics()}
-        for topic in read_topics(url):
+        for topic in theirs:
             if topic.key in known:
                 continue
             try:

@@ -159,11 +159,19 @@ class Target(AnswerForm):
             check_exists(self.address)
         return connect(self.address, namespace=self.space, token=self.secret)
 
-    def admin(self, method: str, path: str, on_registry: "Callable[[Registry], Awaitable[Any]]", **sent: Any) -> Any:
-        """The answer of the server's admin API, or of the same work on the registry of the store."""
+    def admin(
+        self,
+        method: str,
+        path: str,
+        on_registry: "Callable[[Registry], Awaitable[Any]]",
+        *,
+        new: bool = False,
+        **sent: Any,
+    ) -> Any:
+        """The answer of the server's admin API, or of the same work on the registry of the store; `new` as above."""
         from duetime.client.store_link import send_admin  # noqa: PLC0415
 
-        if method in ("GET", "DELETE"):
+        if not new:
             check_exists(self.admin_address)
         return send_admin(self.admin_address, method, path, on_registry, **sent)
 

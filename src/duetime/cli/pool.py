@@ -44,6 +44,7 @@ def add(
         "POST",
         PATH,
         lambda registry: register_pool(registry, name, store, open_store=open_store),
+        new=True,
         parse=_pools,
         json={"name": name, "url": store},
     )

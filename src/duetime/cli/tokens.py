@@ -50,7 +50,7 @@ def create(options: CreateOptions, target: Target) -> None:
         duetime token create --scope write --url redis://localhost
     """
     scopes = frozenset(options.scope) or READ_WRITE
-    secret = split(NamespaceTokens(target, options.pool).create(options.description, scopes))[1]
+    secret = split(NamespaceTokens(target, options.pool, new=True).create(options.description, scopes))[1]
     text = secret if options.pool == DEFAULT_POOL else f"{options.pool}:{secret}"
     document = {
         "namespace": target.space,
@@ -216,10 +216,12 @@ class EveryPool:
 
 
 class NamespaceTokens:
-    """The tokens of a namespace and their limits. Blocking; every method is one call of the admin API."""
+    """The tokens of a namespace and their limits. Blocking; every method is one call of the admin API. `new` as for
+    `Target.connect`.
+    """
 
-    def __init__(self, target: Target, pool: str) -> None:
-        self._target, self._pool = target, pool
+    def __init__(self, target: Target, pool: str, *, new: bool = False) -> None:
+        self._target, self._pool, self._new = target, pool, new
         self._namespace = check_namespace(target.space)
 
     def create(self, description: str, scopes: frozenset[Access], secret: str = "") -> str:
@@ -307,4 +309,4 @@ class NamespaceTokens:
             return await work(Tokens(copy, lambda: registry, EveryPool()), RateLimits(copy, lambda: registry))
 
         sent = {"params": {"pool": self._pool}, **sent}
-        return self._target.admin(method, path, run, **({"parse": parse} if parse else {}), **sent)
+        return self._target.admin(method, path, run, new=self._new, **({"parse": parse} if parse else {}), **sent)

@@ -79,7 +79,7 @@ def resume_task(task: TaskArgument, target: Target) -> None:
 
 def _set_paused(task: str, target: Target, *, paused: bool) -> None:
     name = paused_task(task)
-    with target.connect() as client:
+    with target.connect(new=paused) as client:
         value = client.send(count(target.space, name))
         if paused != (value > 0):
             by = 1 if paused else -value
