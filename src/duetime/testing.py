@@ -32,7 +32,7 @@ from duetime.model.clock import Duration, ManualClock, SystemClock, instant_ms
 from duetime.model.errors import NOT_JSON, DuetimeError
 from duetime.model.job import STEP_JOBS, Counts, Delivery, Event, Job, Moved, State
 from duetime.model.names import check_queue
-from duetime.stores.base import Ask, Finish, Push, Pushed, Store
+from duetime.stores.base import Ask, Finish, GiveBack, Push, Pushed, Store
 from duetime.stores.open import open_store
 from duetime.wire.payload import counter_name, read
 from duetime.worker.app import App
@@ -195,7 +195,7 @@ class Box:
             case Verb.KILL:
                 _now(self._store.kill(lease, error))
             case Verb.GIVE_BACK:
-                _now(self._store.give_back(lease, decision.delay_ms))
+                _now(self._store.give_back(lease.queue, [GiveBack(lease, decision.delay_ms)]))
         return Ran(run.payload.name, lease.id, lease.attempt, outcome.ended, outcome.failure)
 
     # --- looking

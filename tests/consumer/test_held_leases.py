@@ -61,9 +61,9 @@ class FakeStore:
         await self._call("release", [lease])
         return moved(lease, Event.RELEASED)
 
-    async def give_back(self, lease: Lease, *, delay_ms: int | None = None) -> Moved:
-        await self._call("give_back", [lease])
-        return moved(lease, Event.RELEASED)
+    async def give_back(self, leases: Sequence[Lease], *, delay_ms: int | None = None) -> Sequence[Answer]:
+        await self._call("give_back", leases)
+        return [moved(one, Event.GIVEN_BACK) for one in leases]
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
         await self._call("kill", [lease])
@@ -235,5 +235,5 @@ async def test_a_release_that_is_cancelled_leaves_the_job_to_be_given_back(consu
     consumer.store.go.set()
     consumer.store.errors = [StoreUnavailable("down")]
     await consumer.leases.give_back_all()
-    assert consumer.store.calls[1:] == [("give_back", ["2"]), ("give_back", ["1"])]
+    assert consumer.store.calls[1:] == [("give_back", ["2", "1"])]
     assert len(consumer.leases) == 0

@@ -21,6 +21,7 @@ ORDER = """
     test_random_sequences_on_jobs
     test_several_asks_are_served_one_after_the_other
     test_the_oldest_go_first
+    test_they_are_delivered_in_their_old_order
     test_slots_beyond_the_quotas_are_filled_by_priority
     test_within_a_millisecond_ids_decide_by_code_point
 """

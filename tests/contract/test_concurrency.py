@@ -20,6 +20,7 @@ from tests.contract.vocabulary import (
     QUEUE,
     ack_one,
     counts,
+    give_back_one,
     given_leased,
     job,
     push,
@@ -156,7 +157,7 @@ async def test_tasks_that_push_reserve_release_and_ack_lose_nothing(store: Store
                     case 1:
                         await store.release(delivery.lease, 0, "once more")
                     case 2:
-                        await store.give_back(delivery.lease)
+                        await give_back_one(store, delivery.lease)
                     case _:
                         assert await ack_one(store, delivery.lease) is not None
                         acked.append(delivery.lease.id)
@@ -187,7 +188,7 @@ async def test_of_ack_and_release_and_kill_of_one_lease_one_wins(store: Store) -
             store.release(lease, 3_600_000),
             store.ack(QUEUE, [lease]),
             store.kill(lease),
-            store.give_back(lease),
+            give_back_one(store, lease),
             store.cancel(QUEUE, [lease.id]),
             return_exceptions=True,
         )

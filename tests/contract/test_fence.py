@@ -21,6 +21,7 @@ from tests.contract.vocabulary import (
     cancel_one,
     counts,
     found,
+    give_back_one,
     given_leased,
     push_one,
     reap,
@@ -81,7 +82,7 @@ async def release(store: Store, clock: ManualClock, lease: Lease) -> None:
 
 
 async def give_back(store: Store, clock: ManualClock, lease: Lease) -> None:
-    await store.give_back(lease)
+    await give_back_one(store, lease)
 
 
 async def release_past_ttl_and_push(store: Store, clock: ManualClock, lease: Lease) -> None:
@@ -124,7 +125,7 @@ async def refuses_everywhere(store: Store, lease: Lease) -> None:
     assert isinstance(answer, LeaseLost)
     for act in (
         lambda: store.release(lease, 0, "from an old lease"),
-        lambda: store.give_back(lease),
+        lambda: give_back_one(store, lease),
         lambda: store.kill(lease, "from an old lease"),
         lambda: store.extend(lease, 1),
     ):

@@ -14,6 +14,7 @@ Call = Callable[[Store], Awaitable[Any]]
 EMPTY: dict[str, Call] = {
     "push": lambda store: store.push(QUEUE, []),
     "ack": lambda store: store.ack(QUEUE, []),
+    "give_back": lambda store: store.give_back(QUEUE, []),
     "cancel": lambda store: store.cancel(QUEUE, []),
     "reschedule": lambda store: store.reschedule(QUEUE, [], due_at=NOW),
     "heads": lambda store: store.heads([]),

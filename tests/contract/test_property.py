@@ -22,7 +22,7 @@ from duetime.model.clock import ManualClock
 from duetime.model.errors import DuetimeError
 from duetime.model.job import Counts, IfExists, Lease, NewJob, Priority, State
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Mark, Push, Reaped, Reserved, RulesChange, Store
+from duetime.stores.base import Ask, GiveBack, Mark, Push, Reaped, Reserved, RulesChange, Store
 from duetime.stores.finishes import Finish, Join
 from duetime.stores.open import open_store
 from tests.contract.vocabulary import OTHER, QUEUE, as_lists, walk
@@ -247,10 +247,11 @@ class Jobs(Comparison):
         self.both(lambda store: store.release(lease, delay, error))
 
     @while_there_are("leased")
-    @rule(choice=choices, delay=st.none() | delays)
-    def give_back(self, choice: int, delay: int | None) -> None:
-        lease = self.lease(choice)
-        self.both(lambda store: store.give_back(lease, delay))
+    @rule(asked=st.lists(st.tuples(choices, st.none() | delays), min_size=1, max_size=3))
+    def give_back(self, asked: Sequence[tuple[int, int | None]]) -> None:
+        give_backs = [GiveBack(self.lease(choice), delay) for choice, delay in asked]
+        queue = give_backs[0].lease.queue
+        self.both(lambda store: store.give_back(queue, [one for one in give_backs if one.lease.queue == queue]))
 
     @while_there_are("leased")
     @rule(choice=choices, error=errors)

@@ -16,6 +16,7 @@ from tests.contract.vocabulary import (
     counts,
     found,
     get_one,
+    give_back_one,
     given_dead,
     given_expired,
     given_leased,
@@ -177,7 +178,7 @@ async def test_a_job_that_waits_from_before_the_last_pass_on_expires(
         case "release":
             await store.release(lease, 0)
         case "give back":
-            await store.give_back(lease)
+            await give_back_one(store, lease)
         case "reschedule":
             await store.release(lease, 5000)
             await store.reschedule(QUEUE, ["a"], due_at=NOW)

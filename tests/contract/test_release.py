@@ -14,6 +14,7 @@ from tests.contract.vocabulary import (
     counts,
     found,
     get_one,
+    give_back_one,
     given_leased,
     keep_expired,
     push_one,
@@ -91,7 +92,9 @@ async def test_when_its_tries_are_used_up_it_is_dead(store: Store, clock: Manual
 
 
 def end(store: Store, verb: str, lease: Lease, delay_ms: int = 0) -> Awaitable[Moved]:
-    return store.release(lease, delay_ms, "too late") if verb == "release" else store.give_back(lease, delay_ms or None)
+    if verb == "release":
+        return store.release(lease, delay_ms, "too late")
+    return give_back_one(store, lease, delay_ms or None)
 
 
 @pytest.mark.parametrize("verb", ["release", "give_back"])

@@ -16,6 +16,7 @@ from tests.contract.vocabulary import (
     ack_one,
     as_lists,
     cancel_one,
+    give_back_one,
     given_dead,
     given_leased,
     job,
@@ -91,7 +92,7 @@ async def test_deliveries_and_acks(store: Store) -> None:
 
 
 async def test_a_delivery_that_is_given_back_stays_counted(store: Store) -> None:
-    await store.give_back(await given_leased(store, "a"))
+    await give_back_one(store, await given_leased(store, "a"))
 
     assert await running(store) == Totals(accepted=1, delivered=1)
 

@@ -19,6 +19,7 @@ from tests.contract.vocabulary import (
     OTHER,
     QUEUE,
     Wakes,
+    give_back_one,
     given_dead,
     given_leased,
     job,
@@ -120,7 +121,7 @@ async def test_giving_back_wakes(store: Store) -> None:
     lease = await given_leased(store, "a", due_at=NOW - 7)
     await push_one(store, "b")
     async with listening(store) as wakes:
-        await store.give_back(lease)
+        await give_back_one(store, lease)
 
         await wakes.until(Wake(QUEUE, NOW - 7))
 

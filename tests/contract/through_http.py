@@ -16,6 +16,7 @@ from duetime.model.job import Counts, Delivery, Job, Lease, Moved, QueueTotals, 
 from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
+    GiveBack,
     Page,
     Purged,
     Push,
@@ -76,8 +77,13 @@ class ThroughHttp:
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         return await self._send(calls.release(lease, f"{delay_ms}ms", error))
 
-    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
-        return await self._send(calls.give_back(lease, None if delay_ms is None else f"{delay_ms}ms"))
+    async def give_back(self, queue: Queue, give_backs: Sequence[GiveBack]) -> Sequence[Moved | LeaseLost]:
+        """A request has one delay."""
+        answers: list[Moved | LeaseLost] = []
+        for some in chunks(give_backs, key=lambda one: one.delay_ms):
+            delay = None if some[0].delay_ms is None else f"{some[0].delay_ms}ms"
+            answers += await self._send(calls.give_back([one.lease for one in some], delay))  # type: ignore[arg-type]
+        return answers
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
         return await self._send(calls.kill(lease, error))

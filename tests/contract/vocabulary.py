@@ -15,7 +15,7 @@ from duetime.model.clock import Duration, ManualClock, duration_ms
 from duetime.model.errors import DuetimeError
 from duetime.model.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority, State
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Mark, Push, Pushed, Reserved, RulesChange, Store, Wake
+from duetime.stores.base import Ask, GiveBack, Mark, Push, Pushed, Reserved, RulesChange, Store, Wake
 
 QUEUE = Queue("shop", "mail")
 OTHER = Queue("shop", "sms")
@@ -144,6 +144,11 @@ async def reserved_ids(store: Store, limit: int = 500, **options: Any) -> list[s
 
 async def ack_one(store: Store, lease: Lease) -> Moved | None:
     [answer] = await store.ack(lease.queue, [lease])
+    return value(answer)
+
+
+async def give_back_one(store: Store, lease: Lease, delay_ms: int | None = None) -> Moved:
+    [answer] = await store.give_back(lease.queue, [GiveBack(lease, delay_ms)])
     return value(answer)
 
 

@@ -27,7 +27,7 @@ VERBS: dict[str, Callable[[Engine], Awaitable[Any]]] = {
     "reserve and wait": lambda engine: engine.reserve([QUEUE], wait_ms=LONG_MS),
     "ack": lambda engine: engine.ack([LEASE]),
     "release": lambda engine: engine.release(LEASE),
-    "give_back": lambda engine: engine.give_back(LEASE),
+    "give_back": lambda engine: engine.give_back([LEASE]),
     "kill": lambda engine: engine.kill(LEASE),
     "extend": lambda engine: engine.extend(LEASE),
     "cancel": lambda engine: engine.cancel(QUEUE, ["a"]),

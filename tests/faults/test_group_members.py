@@ -31,6 +31,7 @@ from duetime.stores.base import Ask, Push, Pushed, RulesChange
 from duetime.stores.group.layout import home
 from duetime.stores.group.store import GroupStore
 from duetime.stores.memory.store import MemoryStore
+from tests.contract.vocabulary import give_back_one
 from tests.faults.store_faults import FaultyStore
 from tests.plugins.until import until
 
@@ -388,7 +389,7 @@ async def test_a_lease_on_an_earlier_home_is_in_reach_while_the_new_home_is_down
     assert acked.event is Event.ACKED
     assert await grown.extend(leases[moved[1]], 60_000)
     assert (await grown.release(leases[moved[1]], 0)).event is Event.RELEASED
-    assert (await grown.give_back(leases[moved[2]])).event is Event.GIVEN_BACK
+    assert (await give_back_one(grown, leases[moved[2]])).event is Event.GIVEN_BACK
     assert (await grown.kill(leases[moved[3]])).event is Event.DEAD
     [cancelled] = await grown.cancel(QUEUE, [moved[4]])
     assert isinstance(cancelled, Moved)

@@ -17,6 +17,7 @@ from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.group.layout import home
 from duetime.stores.open import open_store
 from duetime.stores.registry import set_drain
+from tests.contract.vocabulary import give_back_one
 from tests.plugins.until import until
 
 pytestmark = pytest.mark.store_kind("group")
@@ -101,7 +102,7 @@ async def test_every_verb_on_a_lease_finds_it_wherever_it_is(files: Files) -> No
         one, two, three, four = (leases[job_id] for job_id in ON_C[:4])
         assert await old.extend(one, 60_000)
         assert (await old.release(one, 0)).event is Event.RELEASED
-        assert (await old.give_back(two)).event is Event.GIVEN_BACK
+        assert (await give_back_one(old, two)).event is Event.GIVEN_BACK
         assert (await old.kill(three)).event is Event.DEAD
         assert [job and job.id for job in await old.get(QUEUE, ON_C[:4])] == ON_C[:4]
         [moved] = await old.reschedule(QUEUE, [ON_C[0]], delay_ms=1000)

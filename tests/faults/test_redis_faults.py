@@ -17,6 +17,7 @@ from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange, Wake
 from duetime.stores.finishes import Finish, Finished, Join
 from duetime.stores.redis import keys
 from duetime.stores.redis.store import RedisStore
+from tests.contract.vocabulary import give_back_one
 from tests.faults.redis_vocabulary import PREFIX, QUEUE, Verb, dump, lease_one, opened, push_one
 from tests.plugins.redis_server import RedisServer
 
@@ -31,7 +32,7 @@ VERBS: dict[str, Verb] = {
     "reserve": lambda store, _: store.reserve(QUEUE, [Ask(1, 1000)]),
     "ack": lambda store, lease: store.ack(QUEUE, [lease]),
     "release": lambda store, lease: store.release(lease, 0, "failed"),
-    "give_back": lambda store, lease: store.give_back(lease),
+    "give_back": give_back_one,
     "kill": lambda store, lease: store.kill(lease, "failed"),
     "extend": lambda store, lease: store.extend(lease, 1000),
     "cancel": lambda store, _: store.cancel(QUEUE, ["ready"]),
@@ -142,7 +143,7 @@ async def test_a_full_redis_refuses_only_pushes(start_redis: Callable[..., Redis
 
         # And everything else goes on
         assert (await store.release(leases["released"], 0, "failed")).event is Event.RELEASED
-        assert (await store.give_back(leases["given back"])).event is Event.GIVEN_BACK
+        assert (await give_back_one(store, leases["given back"])).event is Event.GIVEN_BACK
         assert (await store.kill(leases["killed"], "hopeless")).event is Event.DEAD
         assert await store.extend(leases["extended"], 90_000)
         assert [moved is not None for moved in await store.ack(QUEUE, [leases["acked"]])] == [True]

@@ -16,6 +16,7 @@ from duetime.stores.base import Ask, Push, RulesChange, Wake
 from duetime.stores.finishes import Finish, Join
 from duetime.stores.redis import keys
 from duetime.stores.redis.store import RedisStore
+from tests.contract.vocabulary import give_back_one
 from tests.plugins.redis_server import RedisServer
 from tests.plugins.redis_topologies import SERVICE, SLOTS, RedisCluster, SentinelSet, ask
 
@@ -98,7 +99,7 @@ async def every_verb(store: RedisStore, queue: Queue) -> None:
     assert [kept.result for kept in await store.results(queue, ["finished"]) if kept] == [b"r"]
     assert len(await store.cancel(queue, ["next", "joined"])) == 2
     assert (await store.release(leases["released"], 0, "failed")).event is Event.RELEASED
-    assert (await store.give_back(leases["given back"])).event is Event.GIVEN_BACK
+    assert (await give_back_one(store, leases["given back"])).event is Event.GIVEN_BACK
     assert (await store.kill(leases["killed"], "hopeless")).event is Event.DEAD
     [cancelled] = await store.cancel(queue, ["cancelled"])
     assert cancelled.event is Event.CANCELLED  # type: ignore[union-attr]

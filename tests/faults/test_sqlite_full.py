@@ -13,6 +13,7 @@ from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.finishes import Finish, Finished
 from duetime.stores.open import open_store
+from tests.contract.vocabulary import give_back_one
 from tests.plugins.ci import missing_service
 
 MIB = 1_048_576
@@ -117,7 +118,7 @@ async def test_a_disk_that_others_filled_to_the_last_byte(store: Store, disk: Pa
     assert isinstance(refused, StoreFull)
     leases = await deliver(store, 300)
     await store.release(leases.pop(), 0)
-    await store.give_back(leases.pop())
+    await give_back_one(store, leases.pop())
     await store.kill(leases.pop(), "an error")
     await store.extend(leases[0], 60_000)
     [finished] = await store.finish(QUEUE, [Finish(leases.pop(), [NewJob("next", BODY)], BODY, 60_000)])

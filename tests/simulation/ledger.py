@@ -15,11 +15,12 @@ from typing import Any
 
 from duetime.engine.recorder import Recorder, StoreCall
 from duetime.model.clock import Clock
-from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, Event, Lease, Moved
 from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
+    GiveBack,
     Push,
     Pushed,
     QueueRules,
@@ -196,10 +197,10 @@ class Ledger(MemoryStore):
         self._note(lease.queue, [moved])
         return moved
 
-    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
-        moved = await super().give_back(lease, delay_ms)
-        self._note(lease.queue, [moved])
-        return moved
+    async def give_back(self, queue: Queue, give_backs: Sequence[GiveBack]) -> Sequence[Moved | LeaseLost]:
+        answers = await super().give_back(queue, give_backs)
+        self._note(queue, answers)
+        return answers
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
         moved = await super().kill(lease, error)
@@ -266,9 +267,9 @@ class Wire(FaultyStore):
         self._interrupt()
         return reserved
 
-    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
-        self.returned.add(lease)
-        return await super().give_back(lease, delay_ms)
+    async def give_back(self, queue: Queue, give_backs: Sequence[GiveBack]) -> Sequence[Any]:
+        self.returned |= {one.lease for one in give_backs}
+        return await super().give_back(queue, give_backs)
 
 
 class WireOneJob:

@@ -266,12 +266,11 @@ MUTANTS = [
     Mutant(
         "an ack of a lost lease removes the job",
         STORE,
-        "        except LeaseLost as lost:\n",
-        """        except LeaseLost as lost:
-            stored = self._stored(lease.queue)
+        "            now = self._clock.now_ms()\n            return None if",
+        """            stored = self._stored(lease.queue)
             stored.end(stored.jobs[lease.id])
             return None
-""",
+            return None if""",
     ),
     # --- groups
     Mutant(

@@ -418,7 +418,7 @@ class World:
                 await self.patiently(engine.kill(lease), chance)
             case "give_back":
                 self.let_go(lease)
-                await self.patiently(engine.give_back(lease), chance)
+                await self.patiently(engine.give_back([lease]), chance)
             case "late":
                 await asyncio.sleep(1.0)
                 await self.finish(engine, lease, chance)
@@ -565,7 +565,7 @@ class Lapses(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.msg == "give_back_failed":
-            self.known.add((record.queue, record.job))  # type: ignore[attr-defined]
+            self.known |= {(record.queue, job) for job in record.jobs}  # type: ignore[attr-defined]
 
     def __contains__(self, key: object) -> bool:
         return key in self.known

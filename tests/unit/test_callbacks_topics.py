@@ -163,7 +163,7 @@ async def test_counts_are_the_events_of_the_queues_jobs(engine: Engine, service:
     await engine.ack([acked])
     await engine.release(again, delay_ms=60_000)
     await engine.kill(gave_up)
-    await engine.give_back(given_back)
+    await engine.give_back([given_back])
     await service.jobs.delete(PLACE, "b")
     # What is neither written, notified, deleted nor failed: a kept push, a dead letter that goes, a purge.
     await engine.push(PLACE.queue, [NewJob("d", b"{}")])

@@ -73,7 +73,7 @@ async def test_recorders_get_the_outcome_of_each_verb() -> None:
         await engine.ack([a.lease])
         await engine.recorders.notified(b.lease, status=200, ms=3)
         await engine.release(b.lease)
-        await engine.give_back(c.lease)
+        await engine.give_back([c.lease])
         await engine.kill(d.lease)
         await engine.respawn(QUEUE)
         await engine.reschedule(QUEUE, ["e"], delay_ms=5000)
@@ -88,7 +88,7 @@ async def test_recorders_get_the_outcome_of_each_verb() -> None:
         ("ack", ["acked"]),
         ("notify", 200),
         ("release", "b"),
-        ("give_back", "c"),
+        ("give_back", ["given_back"]),
         ("kill", "d"),
         ("respawn", ["respawned"]),
         ("reschedule", ["rescheduled"]),

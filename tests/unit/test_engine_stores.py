@@ -79,7 +79,7 @@ async def test_everything_that_makes_a_job_ready_wakes_a_consumer(stores: tuple[
                 case "release":
                     await doer.release(lease, delay_ms=5)
                 case "give_back":
-                    await doer.give_back(lease)
+                    await doer.give_back([lease])
                 case "kill":
                     await doer.kill(lease)
                     await doer.respawn(QUEUE)

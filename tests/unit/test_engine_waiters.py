@@ -93,7 +93,7 @@ async def is_released_with_a_delay(engine: Engine) -> None:
 
 
 async def is_given_back(engine: Engine) -> None:
-    await engine.give_back(await taken(engine))
+    await engine.give_back([await taken(engine)])
 
 
 async def is_rescheduled(engine: Engine) -> None:

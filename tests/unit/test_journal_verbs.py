@@ -407,7 +407,7 @@ async def test_cancel(scene: Scene) -> None:
 async def test_release_and_give_back(scene: Scene) -> None:
     a, b = await scene.leased("a", "b")
     await scene.engine.release(a, delay_ms=3000, error="x" * 3000 + "\nTimeoutError: no answer")
-    await scene.engine.give_back(b)
+    await scene.engine.give_back([b])
     with pytest.raises(LeaseLost):
         await scene.engine.release(a)
     assert sure_of_time(await scene.written(), T0) == [

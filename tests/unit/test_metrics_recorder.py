@@ -17,7 +17,7 @@ from duetime.model.job import Delivery, Event, IfExists, Lease, NewJob, Priority
 from duetime.model.names import Queue
 from duetime.server.process import PoolRecorders
 from duetime.server.supervision.siblings import Alone
-from duetime.stores.base import Ask, Mark, Push, Store
+from duetime.stores.base import Ask, GiveBack, Mark, Push, Store
 from duetime.stores.forwarding import ForwardingStore
 from duetime.stores.memory.store import MemoryStore
 from tests.faults.store_faults import FaultyStore
@@ -111,7 +111,7 @@ async def test_the_life_of_jobs(bench: Bench) -> None:
     await bench.store.ack(QUEUE, [leases[names[0]]])
     await bench.store.release(leases[names[1]], 60_000, "")
     await bench.store.kill(leases[names[2]], "")
-    await bench.store.give_back(leases[names[3]], None)
+    await bench.store.give_back(QUEUE, [GiveBack(leases[names[3]])])
     await bench.store.cancel(QUEUE, [names[4], "nobody"])
     with pytest.raises(LeaseLost):
         await bench.store.release(leases[names[0]], 0, "")

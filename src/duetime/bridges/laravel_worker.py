@@ -82,21 +82,17 @@ class ReservedJobs:
         self._jobs[lease] = job
         return lease
 
-    async def ack(self, leases: Sequence[Lease]) -> list[Moved | DuetimeError | None]:
-        answers: list[Moved | DuetimeError | None] = []
-        for lease in leases:
-            try:
-                answers.append(await self._end(lease, Event.ACKED, self._queues.delete))
-            except LeaseLost as lost:
-                answers.append(lost)
-        return answers
+    async def ack(self, leases: Sequence[Lease]) -> list[Moved | LeaseLost]:
+        return await self._end_each(leases, Event.ACKED, self._queues.delete)
 
     async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
         return await self._end(lease, Event.RELEASED, lambda job: self._queues.release(job, delay_ms / 1000))
 
-    async def give_back(self, lease: Lease, *, delay_ms: int | None = None) -> Moved:
+    async def give_back(self, leases: Sequence[Lease], *, delay_ms: int | None = None) -> list[Moved | LeaseLost]:
         wait_s = (delay_ms or 0) / 1000
-        return await self._end(lease, Event.GIVEN_BACK, lambda job: self._queues.release(job, wait_s, uncounted=1))
+        return await self._end_each(
+            leases, Event.GIVEN_BACK, lambda job: self._queues.release(job, wait_s, uncounted=1)
+        )
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
         return await self._end(lease, Event.DEAD, lambda job: self._queues.fail(job, error))
@@ -109,6 +105,17 @@ class ReservedJobs:
 
     async def finish(self, finishes: Sequence[Finish]) -> list[Finished | DuetimeError | None]:
         raise InvalidSettings("Laravel jobs have no follow-up jobs")
+
+    async def _end_each(
+        self, leases: Sequence[Lease], event: Event, end: Callable[[ReservedJob], bool]
+    ) -> list[Moved | LeaseLost]:
+        answers: list[Moved | LeaseLost] = []
+        for lease in leases:
+            try:
+                answers.append(await self._end(lease, event, end))
+            except LeaseLost as lost:
+                answers.append(lost)
+        return answers
 
     async def _end(self, lease: Lease, event: Event, end: Callable[[ReservedJob], bool]) -> Moved:
         # One that is not known ended in an earlier call for several jobs, of which another one failed.

@@ -352,9 +352,7 @@ class RemovedTopicLane:
         )
         if found and await self._tools.topics.exists(self.address):
             # The topic was added again; as soon as this process sees that, a TopicLane delivers its jobs.
-            for delivery in found:
-                with suppress(LeaseLost):
-                    await self._tools.leases(self.address.pool).give_back(delivery.lease)
+            await engine.give_back_all(found)
             return None
         for delivery in found:
             with suppress(LeaseLost):  # somebody else removed the job

@@ -171,7 +171,8 @@ class AsyncClient:
 
     async def give_back(self, leased: Leased, *, delay: Duration | None = None) -> Moved:
         """Undo a delivery: the job returns to its old position, or is due after the delay, and no try is used."""
-        return await self.send(calls.give_back(leased, delay))
+        lease = calls.lease_of(leased)
+        return calls.found(lease.id)(await self.send(calls.give_back([lease], delay)))
 
     async def kill(self, leased: Leased, *, error: str = "") -> Moved:
         """Move a job to the dead letters."""

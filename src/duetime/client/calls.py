@@ -281,15 +281,16 @@ def release(leased: Leased, delay: Duration, error: str) -> Call[Moved]:
     )
 
 
-def give_back(leased: Leased, delay: Duration | None = None) -> Call[Moved]:
-    lease, delay_ms = lease_of(leased), None if delay is None else duration_ms(delay)
+def give_back(leases: Sequence[Leased], delay: Duration | None = None) -> Call[list[Result]]:
+    """One answer per lease of one queue: what happened, or LeaseLost."""
+    held, delay_ms = [lease_of(one) for one in leases], None if delay is None else duration_ms(delay)
 
-    message = messages.GiveBackIn(convert.lease_ref(lease), UNSET if delay_ms is None else f"{delay_ms}ms")
-    return Call(
-        lambda: post_request(lease.queue, "give_back", message),
-        _moved,
-        lambda engine: engine.give_back(lease, delay_ms=delay_ms),
-    )
+    async def run(engine: "Engine") -> list[Result]:
+        return list(await engine.give_back(held, delay_ms=delay_ms))
+
+    refs = [convert.lease_ref(one) for one in held]
+    message = messages.GiveBackIn(leases=refs, delay=UNSET if delay_ms is None else f"{delay_ms}ms")
+    return Call(lambda: post_request(held[0].queue, "give_back", message), _results, run)
 
 
 def kill(leased: Leased, error: str) -> Call[Moved]:
@@ -625,8 +626,8 @@ class ClientLeases:
     async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
         return await self._send(release(lease, f"{delay_ms}ms", error))
 
-    async def give_back(self, lease: Lease, *, delay_ms: int | None = None) -> Moved:
-        return await self._send(give_back(lease, None if delay_ms is None else f"{delay_ms}ms"))
+    async def give_back(self, leases: Sequence[Lease], *, delay_ms: int | None = None) -> Sequence[Result]:
+        return await self._send(give_back(leases, None if delay_ms is None else f"{delay_ms}ms"))
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
         return await self._send(kill(lease, error))

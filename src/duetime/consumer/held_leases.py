@@ -41,7 +41,7 @@ class LeaseStore(Protocol):
     async def ack(self, leases: Sequence[Lease]) -> Sequence[Answer]: ...
     async def finish(self, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]: ...
     async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved: ...
-    async def give_back(self, lease: Lease, *, delay_ms: int | None = None) -> Moved: ...
+    async def give_back(self, leases: Sequence[Lease], *, delay_ms: int | None = None) -> Sequence[Answer]: ...
     async def kill(self, lease: Lease, *, error: str = "") -> Moved: ...
     async def extend(self, lease: Lease, ttr_ms: int) -> int: ...
 
@@ -68,6 +68,10 @@ def _has_finish(pending: PendingAck) -> bool:
 
 def _weight(pending: PendingAck) -> int:
     return finish_weight(pending.finish) if pending.finish else 0
+
+
+def _queue_of(lease: Lease) -> Queue:
+    return lease.queue
 
 
 class HeldLeases(Duty):
@@ -142,7 +146,13 @@ class HeldLeases(Duty):
         return await self._end(lease, lambda store: store.release(lease, delay_ms=delay_ms, error=error))
 
     async def give_back(self, lease: Lease, *, delay_ms: int | None = None) -> Moved:
-        return await self._end(lease, lambda store: store.give_back(lease, delay_ms=delay_ms))
+        async def give_back(store: LeaseStore) -> Moved:
+            [answer] = await store.give_back([lease], delay_ms=delay_ms)
+            if isinstance(answer, Moved):
+                return answer
+            raise answer or LeaseLost.of(lease)
+
+        return await self._end(lease, give_back)
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
         return await self._end(lease, lambda store: store.kill(lease, error=error))
@@ -151,11 +161,12 @@ class HeldLeases(Duty):
         """Give back every job that is still held, once nothing else reports about them. Does not wait for a store that
         is unavailable: the leases then expire.
         """
-        for lease in list(self._held):
+        for leases in chunks(sorted(self._held, key=_queue_of), key=_queue_of):
             try:
-                await self._store().give_back(lease)
+                await self._store().give_back(leases)
             except DuetimeError as error:
-                log.info("not_given_back", extra={"job": lease.id, "error": error.message})
+                queue, jobs = str(leases[0].queue), [lease.id for lease in leases]
+                log.info("not_given_back", extra={"queue": queue, "jobs": jobs, "error": error.message})
         self._held.clear()
 
     async def _end(self, lease: Lease, call: Callable[[LeaseStore], Awaitable[Moved]]) -> Moved:

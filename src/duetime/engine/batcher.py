@@ -46,6 +46,7 @@ from duetime.engine.requests import (
     Answer,
     CancelRequest,
     FinishRequest,
+    GiveBackRequest,
     IdsRequest,
     PushRequest,
     Request,
@@ -57,7 +58,7 @@ from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable, own_
 from duetime.model.job import Delivery, Moved
 from duetime.model.names import Queue
 from duetime.model.priority_shares import PriorityShares
-from duetime.stores.base import Ask, OneJob, Pushed, Reserved, ResultSink, Send, Store, pushed_parts
+from duetime.stores.base import Ask, GiveBack, OneJob, Pushed, Reserved, ResultSink, Send, Store, pushed_parts
 from duetime.stores.finishes import Finished, KeptResult
 
 log = logging.getLogger("duetime.engine")
@@ -84,8 +85,6 @@ the event loop brings several of them, and the first one must not go alone."""
 Flushed = Callable[[], asyncio.Future[Any] | None]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task; the engine waits for its end and sees its errors."""
-GiveBack = Callable[[Sequence[Delivery]], None]
-
 
 Submission = tuple[Asked, int, ResultSink[Answer]]
 """A request, its weight, and where its answer goes. A plain tuple, because every request makes one."""
@@ -571,6 +570,24 @@ class AckLane(VerbLane[AckRequest, Sequence[Moved | LeaseLost | None]]):
         return _split(outcome, [request.leases for request in requests])
 
 
+class GiveBackLane(VerbLane[GiveBackRequest, Sequence[Moved | LeaseLost]]):
+    request = GiveBackRequest
+
+    def close(self) -> None:
+        """Stays open: an engine that stops gives back the jobs whose consumers it has cancelled."""
+
+    def make_call(self, queue: Queue, requests: Sequence[GiveBackRequest]) -> StoreCall:
+        asked = [GiveBack(lease, request.delay_ms) for request in requests for lease in request.leases]
+        return StoreCall("give_back", queue, asked, len(requests))
+
+    def store_call(self, call: StoreCall) -> Awaitable[Sequence[Moved | LeaseLost | StoreUnavailable]]:
+        return self.store.give_back(call.queue, call.asked)
+
+    def answers(self, call: StoreCall, requests: Sequence[GiveBackRequest], outcome: Sequence[Any]) -> Sequence[Any]:
+        self.batcher.moved(call.queue, outcome)
+        return _split(outcome, [request.leases for request in requests])
+
+
 class FinishLane(VerbLane[FinishRequest, Sequence[Finished | DuetimeError | None]]):
     request = FinishRequest
 
@@ -637,7 +654,7 @@ class ResultsLane(VerbLane[ResultsRequest, Mapping[str, KeptResult]]):
         return [{job_id: found[job_id] for job_id in request.ids if job_id in found} for request in requests]
 
 
-LANES = (PushLane, ReserveLane, AckLane, FinishLane, CancelLane, AckByIdLane, ResultsLane)
+LANES = (PushLane, ReserveLane, AckLane, GiveBackLane, FinishLane, CancelLane, AckByIdLane, ResultsLane)
 
 
 class Batcher:
@@ -654,7 +671,7 @@ class Batcher:
         *,
         spawn: Spawn,
         reaper: Reaper,
-        give_back: GiveBack,
+        give_back: Callable[[Sequence[Delivery]], object],
         shares: PriorityShares,
     ) -> None:
         self.store, self.recorders, self.reaper, self.give_back = store, recorders, reaper, give_back

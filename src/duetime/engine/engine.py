@@ -32,6 +32,7 @@ from duetime.engine.requests import (
     Answer,
     CancelRequest,
     FinishRequest,
+    GiveBackRequest,
     PushRequest,
     Request,
     ReserveRequest,
@@ -291,14 +292,14 @@ class Engine:
         self._batcher.moved(lease.queue, [moved])
         return moved
 
-    async def give_back(self, lease: Lease, *, delay_ms: int | None = None) -> Moved:
-        """Undo a delivery that its consumer did not get, or cannot work on before a delay."""
-        check_lease(lease)
+    async def give_back(self, leases: Sequence[Lease], *, delay_ms: int | None = None) -> list[Moved | LeaseLost]:
+        """Undo deliveries of one queue that their consumer did not get, or cannot work on before a delay, in bounded
+        steps.
+        """
+        for lease in leases:
+            check_lease(lease)
         check_times(delay_ms=delay_ms or 0)
-        call = StoreCall("give_back", lease.queue, [lease])
-        moved = await self.recorders.run_alone(call, lambda: self.store.give_back(lease, delay_ms))
-        self._batcher.moved(lease.queue, [moved])
-        return moved
+        return await self._in_steps(lambda some: GiveBackRequest(some[0].queue, some, delay_ms), leases)
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
         """Send a job to the dead letters."""
@@ -455,29 +456,35 @@ class Engine:
         return reaped
 
     async def give_back_all(self, deliveries: Sequence[Delivery]) -> None:
-        """Undo deliveries that reached no consumer. If a job cannot be given back, its lease expires."""
-        await asyncio.gather(*(self._try_give_back(delivery.lease) for delivery in deliveries))
+        """Undo deliveries that reached no consumer, also if the caller is cancelled meanwhile."""
+        if tasks := self.give_back_later(deliveries):
+            await asyncio.wait(tasks)
 
-    def give_back_later(self, deliveries: Sequence[Delivery]) -> None:
-        """Never raises, because the consumer already ends with an error of its own."""
+    def give_back_later(self, deliveries: Sequence[Delivery]) -> list[asyncio.Task[None]]:
+        """Start to undo deliveries that reached no consumer. Never raises, because the consumer already ends with an
+        error of its own. If jobs cannot be given back, their leases expire, which uses one of their tries.
+        """
+        by_queue: dict[Queue, list[Lease]] = {}
         for delivery in deliveries:
+            by_queue.setdefault(delivery.lease.queue, []).append(delivery.lease)
+        tasks: list[asyncio.Task[None]] = []
+        for leases in by_queue.values():
             try:
-                self._spawn(self._try_give_back(delivery.lease))
+                tasks.append(self._spawn(self._try_give_back(leases)))
             except StoreUnavailable as error:
-                _log_lapsing(delivery.lease, error)
+                _log_lapsing(leases, error)
+        return tasks
 
-    async def _try_give_back(self, lease: Lease) -> None:
+    async def _try_give_back(self, leases: Sequence[Lease]) -> None:
         try:
-            await self.give_back(lease)
-        except LeaseLost:
-            return
+            await self.give_back(leases)
         except DuetimeError as error:
-            _log_lapsing(lease, error)
+            _log_lapsing(leases, error)
 
 
-def _log_lapsing(lease: Lease, error: DuetimeError) -> None:
-    """If a job could not be given back, its lease expires, which uses one of its tries."""
-    log.warning("give_back_failed", extra={"queue": str(lease.queue), "job": lease.id, "error": error.message})
+def _log_lapsing(leases: Sequence[Lease], error: DuetimeError) -> None:
+    jobs = [lease.id for lease in leases]
+    log.warning("give_back_failed", extra={"queue": str(leases[0].queue), "jobs": jobs, "error": error.message})
 
 
 def _cut(error: str) -> str:

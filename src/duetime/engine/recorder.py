@@ -52,7 +52,8 @@ class StoreCall(Struct, eq=False):
     | ack | `Lease` | `Moved`, an error or None for each |
     | finish | `Finish` | `Finished`, an error or None for each |
     | cancel, ack_by_id | ids | `Moved`, an error or None for each |
-    | release, give_back, kill | one `Lease` | `Moved` |
+    | give_back | `GiveBack` | `Moved` or an error for each |
+    | release, kill | one `Lease` | `Moved` |
     | reschedule, respawn | ids | `Moved`, an error or None for each |
     | purge | states | `Purged` |
     | reap | nothing | `Reaped` |

@@ -40,7 +40,7 @@ async def end_call(engine: Engine, answer: Delivery, *, is_received: bool) -> No
     """Finish the call, or keep its answer for a caller that did not get it and calls again."""
     answers = answer.lease.queue
     if not is_received:
-        await engine.give_back(answer.lease)
+        await engine.give_back([answer.lease])
         return
     await engine.ack([answer.lease])
     # The queue was made for one answer. If it has more jobs, something else uses that name, and the queue stays.

@@ -97,6 +97,21 @@ class AckRequest(Request[Sequence[Moved | LeaseLost | None]], frozen=True):
         return len(self.leases)
 
 
+class GiveBackRequest(Request[Sequence[Moved | LeaseLost]], frozen=True):
+    """Undo deliveries. Without a delay the jobs keep their old due times."""
+
+    leases: Sequence[Lease]
+    delay_ms: int | None = None
+
+    def check(self, max_body: int) -> None:
+        check_times(delay_ms=self.delay_ms or 0)
+        for lease in self.leases:
+            check_lease(lease)
+
+    def weight(self) -> int:
+        return len(self.leases)
+
+
 class AckAndReserveRequest(Request[list[Delivery] | None], frozen=True):
     """Finish a job, and lease a ready job of the same queue if that is possible in the same step. Never grouped.
 

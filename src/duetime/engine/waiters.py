@@ -256,7 +256,7 @@ class Waiters:
 
     name = "safety net"
 
-    def __init__(self, store: Store, submit: Submit, give_back: Callable[[Sequence[Delivery]], None]) -> None:
+    def __init__(self, store: Store, submit: Submit, give_back: Callable[[Sequence[Delivery]], object]) -> None:
         self.submit = submit
         self.give_back = give_back
         self.context = Context()

@@ -78,7 +78,7 @@ class JournalRecorder(Recorder):
             "finish": self._finished,
             "ack_by_id": self._acked_by_id,
             "release": self._moved_one,
-            "give_back": self._moved_one,
+            "give_back": self._moved,
             "kill": self._moved_one,
             "cancel": self._moved,
             "reschedule": self._moved,

@@ -45,7 +45,7 @@ RECORDED_VERBS = (
 )
 MEASURED_AS = {"ack_by_id": "cancel"}
 """Verbs of the engine that are another verb of the store."""
-GROUPED_VERBS = ("push", "ack", "finish", "results", "cancel", "reserve")
+GROUPED_VERBS = ("push", "ack", "give_back", "finish", "results", "cancel", "reserve")
 
 now_s = time.perf_counter
 
@@ -360,9 +360,11 @@ class MetricsRecorder(Recorder):
         moved = [answer for answer in answers if isinstance(answer, Moved)]
         self._ended(call, moved, [Lease(call.queue, one.id, one.born, one.attempt) for one in moved])
 
-    def _given_back(self, call: StoreCall, moved: Moved) -> None:
-        self._meters.queues[call.queue].moved([moved])
-        self._meters.forget(call.asked[0])
+    def _given_back(self, call: StoreCall, answers: Sequence[object]) -> None:
+        self._meters.queues[call.queue].moved(answers)
+        for one, answer in zip(call.asked, answers, strict=True):
+            if isinstance(answer, Moved):
+                self._meters.forget(one.lease)
 
     def _purged(self, call: StoreCall, purged: Purged) -> None:
         if purged.removed:

@@ -166,6 +166,13 @@ class Ask(Struct, frozen=True):
     quotas: tuple[int, int, int] = (0, 0, 0)
 
 
+class GiveBack(Struct, frozen=True):
+    """A delivery to undo. The job is due `delay_ms` from now; without a delay it keeps its old due_at."""
+
+    lease: Lease
+    delay_ms: int | None = None
+
+
 class Reserved(Struct, frozen=True):
     """`deliveries` has one list per ask. `expired` lists the expired jobs that the call met and ended.
 
@@ -498,12 +505,14 @@ class Store(Protocol):
         """
         ...
 
-    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
-        """Undo a delivery that never reached its consumer: the job waits with its old due_at, used falls by one.
+    async def give_back(
+        self, queue: Queue, give_backs: Sequence[GiveBack]
+    ) -> Sequence[Moved | LeaseLost | StoreUnavailable]:
+        """Undo deliveries that never reached their consumers: the jobs wait with their old due_at, used falls by one.
 
-        With a delay it is due that long from now instead: a consumer may not work on it before then. The attempt stays
-        as it is. The job ends as expired if it has passed expires_at, or would be due after it. Atomic; not
-        idempotent. Cost O(log n). Raises LeaseLost.
+        With a delay a job is due that long from now instead: a consumer may not work on it before then. The attempt
+        stays as it is. A job ends as expired if it has passed expires_at, or would be due after it. StoreUnavailable as
+        a value: see `ack`. Atomic per lease; not idempotent. At most STEP_JOBS in a call. Cost O(log n) per lease.
         """
         ...
 

@@ -18,6 +18,7 @@ from duetime.model.job import Counts, Job, Lease, Moved, QueueTotals, State
 from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
+    GiveBack,
     OneJob,
     Page,
     Purged,
@@ -95,8 +96,10 @@ class ForwardingStore:
     def release(self, lease: Lease, delay_ms: int, error: str = "") -> Later[Moved]:
         return self._call("release", self.inner.release, lease, delay_ms, error)
 
-    def give_back(self, lease: Lease, delay_ms: int | None = None) -> Later[Moved]:
-        return self._call("give_back", self.inner.give_back, lease, delay_ms)
+    def give_back(
+        self, queue: Queue, give_backs: Sequence[GiveBack]
+    ) -> Later[Sequence[Moved | LeaseLost | StoreUnavailable]]:
+        return self._call("give_back", self.inner.give_back, queue, give_backs)
 
     def kill(self, lease: Lease, error: str = "") -> Later[Moved]:
         return self._call("kill", self.inner.kill, lease, error)

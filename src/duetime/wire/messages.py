@@ -304,10 +304,9 @@ class KillIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     error: str = ""
 
 
-class GiveBackIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Without `delay` the job keeps its old due time."""
+class GiveBackIn(AckIn, forbid_unknown_fields=True, omit_defaults=True):
+    """One `lease`, or several `leases`. Without `delay` the jobs keep their old due times."""
 
-    lease: LeaseRef
     delay: DurationIn | UnsetType = UNSET
 
 

@@ -537,7 +537,7 @@ class BatchKeeper:
                 raise answer
 
     async def _again(self, delivery: Delivery, after_ms: int) -> None:
-        await self._app.send_async(give_back(delivery, f"{after_ms}ms"))
+        await self._app.send_async(give_back([delivery], f"{after_ms}ms"))
 
 
 def _carrier(batch_id: str, step: ChainedStep, summary: bytes) -> NewJob:

@@ -110,9 +110,12 @@ async def test_a_job_given_back_was_not_tried(http: httpx.AsyncClient) -> None:
 
     answer = await post(http, "give_back", {"lease": held})
 
-    assert answer["moved"]["event"] == "given_back"
+    assert answer["results"][0]["moved"]["event"] == "given_back"
     [again] = await reserve(http)
     assert (again["lease"]["attempt"], again["used"]) == (2, 1)
+    answer = await post(http, "give_back", {"leases": [held, again["lease"]], "delay": "5s"})
+    [lost, moved] = answer["results"]
+    assert (lost["error"]["code"], moved["moved"]["due_at"]) == ("lease_lost", NOW + 5000)
 
 
 async def test_an_extended_lease_ends_later(http: httpx.AsyncClient, clock: ManualClock) -> None:

@@ -144,8 +144,8 @@ async def release(request: NativeRequest[ReleaseIn, None]) -> Response:
 async def give_back(request: NativeRequest[GiveBackIn, None]) -> Response:
     message = request.message
     delay_ms = None if message.delay is UNSET else duration_ms(message.delay)
-    moved = await request.engine.give_back(convert.lease(request.queue, message.lease), delay_ms=delay_ms)
-    return Response(200, convert.result_out(moved))
+    answers = await request.engine.give_back(_leases(request.queue, message), delay_ms=delay_ms)
+    return AckOperation.response(message, answers)
 
 
 async def kill(request: NativeRequest[KillIn, None]) -> Response:

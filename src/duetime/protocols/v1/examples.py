@@ -169,8 +169,8 @@ EXAMPLES: Mapping[str, Example] = {
         m.ReleaseIn(LEASE, delay="10s", error="the mail server is down"),
     ),
     "give_back": Example(
-        {200: "the job is back in its old position, as if it had not been delivered, or is due after `delay`"},
-        _moved(Event.GIVEN_BACK, NOW),
+        {200: "one result per lease: the job is back in its old position or due after `delay`; an error if it is lost"},
+        m.ResultsOut([_moved(Event.GIVEN_BACK, NOW)]),
         m.GiveBackIn(LEASE),
     ),
     "kill": Example(

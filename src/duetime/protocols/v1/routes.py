@@ -144,7 +144,7 @@ ROUTES: tuple[Route, ...] = (
           {200: m.KeptResultsOut}, m.ResultsIn, refuses=(InvalidId, InvalidTime)),
     Route("POST", QUEUE + "/release", "release", "Give a job back for another try", R, consumers.release, RESULT,
           m.ReleaseIn, refuses=(*LEASE_ERRORS, InvalidTime), ends_delivery=True),
-    Route("POST", QUEUE + "/give_back", "give_back", "Undo a delivery", R, consumers.give_back, RESULT, m.GiveBackIn,
+    Route("POST", QUEUE + "/give_back", "give_back", "Undo deliveries", R, consumers.give_back, RESULTS, m.GiveBackIn,
           refuses=(*LEASE_ERRORS, InvalidTime), ends_delivery=True),
     Route("POST", QUEUE + "/kill", "kill", "Move a job to the dead letters", R, consumers.kill, RESULT, m.KillIn,
           refuses=LEASE_ERRORS, ends_delivery=True),

@@ -41,6 +41,7 @@ from duetime.model.job import (
 from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
+    GiveBack,
     OneJob,
     Page,
     Purged,
@@ -157,8 +158,15 @@ class GroupStore:
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         return await find_lease(self._members, lease, lambda store: store.release(lease, delay_ms, error))
 
-    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
-        return await find_lease(self._members, lease, lambda store: store.give_back(lease, delay_ms))
+    async def give_back(
+        self, queue: Queue, give_backs: Sequence[GiveBack]
+    ) -> Sequence[Moved | LeaseLost | StoreUnavailable]:
+        return await find_each(
+            self._members,
+            queue,
+            [one.lease.id for one in give_backs],
+            lambda places, store: store.give_back(queue, [give_backs[place] for place in places]),
+        )
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
         return await find_lease(self._members, lease, lambda store: store.kill(lease, error))

@@ -32,6 +32,7 @@ from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
     Cursor,
+    GiveBack,
     OneJob,
     Page,
     Purged,
@@ -158,15 +159,21 @@ class MemoryStore:
         self._announce(lease.queue, stored, before)
         return moved
 
-    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
-        stored, job = self._leased(lease)
-        now, before = self._clock.now_ms(), stored.earliest()
-        stored.remove_from_place(job)
-        job.used -= 1
-        due_at = job.due_at if delay_ms is None else now + delay_ms
-        moved = stored.back_to_waiting(job, now, due_at, Event.GIVEN_BACK)
-        self._announce(lease.queue, stored, before)
-        return moved
+    async def give_back(self, queue: Queue, give_backs: Sequence[GiveBack]) -> Sequence[Moved | LeaseLost]:
+        now, before = self._clock.now_ms(), self._stored(queue).earliest()
+        answers: list[Moved | LeaseLost] = []
+        for one in give_backs:
+            try:
+                stored, job = self._leased(one.lease)
+            except LeaseLost as lost:
+                answers.append(lost)
+                continue
+            stored.remove_from_place(job)
+            job.used -= 1
+            due_at = job.due_at if one.delay_ms is None else now + one.delay_ms
+            answers.append(stored.back_to_waiting(job, now, due_at, Event.GIVEN_BACK))
+        self._announce(queue, self._stored(queue), before)
+        return answers
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
         stored, job = self._leased(lease)

@@ -49,6 +49,7 @@ from duetime.stores.base import (
     MAX_WAKE_RESULTS,
     Ask,
     Cursor,
+    GiveBack,
     Page,
     Purged,
     Push,
@@ -298,8 +299,22 @@ class RedisStore:
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         return _held(lease, await self._on_lease("release", lease, delay_ms, error))
 
-    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
-        return _held(lease, await self._on_lease("give_back", lease, "" if delay_ms is None else delay_ms))
+    async def give_back(
+        self, queue: Queue, give_backs: Sequence[GiveBack]
+    ) -> Sequence[Moved | LeaseLost | StoreUnavailable]:
+        async def give_back(some: Sequence[GiveBack]) -> list[Moved | LeaseLost]:
+            arguments: list[Argument] = []
+            for lease, delay_ms in [(one.lease, one.delay_ms) for one in some]:
+                fence = pack_fence(LEASED, lease.born, lease.attempt)
+                arguments += [lease.id, fence, "" if delay_ms is None else delay_ms]
+            packed = await self._scripts.run("give_back", keys.prefix(queue), self._now(), *arguments)
+            return [
+                LeaseLost.of(one.lease) if moved is None else read_moved(one.lease.id, moved)
+                for one, moved in zip(some, packed, strict=True)
+            ]
+
+        # No id occurs twice in a run: see `_ack`.
+        return await _in_parts(chunks(give_backs, distinct=lambda one: [one.lease.id]), len(give_backs), give_back)
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
         return _held(lease, await self._on_lease("kill", lease, error))

@@ -13,6 +13,7 @@ from duetime.model.job import Counts, Job, Lease, Moved, QueueTotals, State
 from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
+    GiveBack,
     OneJob,
     Page,
     Purged,
@@ -84,8 +85,10 @@ class SqlStore(ABC):
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         return await self._write(lambda step: verbs.release(step, lease, delay_ms, error), queue=lease.queue)
 
-    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
-        return await self._write(lambda step: verbs.give_back(step, lease, delay_ms), queue=lease.queue)
+    async def give_back(self, queue: Queue, give_backs: Sequence[GiveBack]) -> Sequence[Moved | LeaseLost]:
+        return await self._write(
+            lambda step: verbs.give_back(step, queue, give_backs), queue=queue, jobs=len(give_backs)
+        )
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
         return await self._write(lambda step: verbs.kill(step, lease, error), queue=lease.queue)

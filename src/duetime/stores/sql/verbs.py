@@ -23,7 +23,18 @@ from duetime.model.job import (
     State,
 )
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange, Withdrawal
+from duetime.stores.base import (
+    Ask,
+    GiveBack,
+    Purged,
+    Push,
+    Pushed,
+    QueueRules,
+    Reaped,
+    Reserved,
+    RulesChange,
+    Withdrawal,
+)
 from duetime.stores.sql import rules
 from duetime.stores.sql.rows import DEAD, GONE, WAITING, JobRow, Payload, QueueRow
 from duetime.stores.sql.step import (
@@ -146,6 +157,24 @@ def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | L
     return answers
 
 
+def give_back(step: Step, queue: Queue, give_backs: Sequence[GiveBack]) -> Sequence[Moved | LeaseLost]:
+    ids = [one.lease.id for one in give_backs]
+    step.read_ahead([("find_jobs", {"ids": ids}), ("heads", {})])
+    with changing(step, queue) as queue_row:
+        jobs, head = find_jobs(step, queue, queue_row, ids), earliest(step, queue_row)
+        answers: list[Moved | LeaseLost] = []
+        for lease, delay_ms in [(one.lease, one.delay_ms) for one in give_backs]:
+            job = jobs.get(lease.id)
+            if job is None or not rules.holds(job, lease):
+                answers.append(LeaseLost.of(lease))
+                continue
+            due_at = job.due_at if delay_ms is None else step.now + delay_ms
+            answers.append(rules.wait_again(queue_row, job, step.now, due_at, Event.GIVEN_BACK))
+        moved = {answer.id for answer in answers if isinstance(answer, Moved)}
+        _write_moved(step, queue, queue_row, [jobs[job_id] for job_id in moved], head)
+    return answers
+
+
 # --- verbs on one lease
 
 
@@ -153,14 +182,6 @@ def release(step: Step, lease: Lease, delay_ms: int, error: str) -> Moved:
     def decide(queue_row: QueueRow, job: JobRow) -> Moved:
         job.error = error or None
         return rules.wait_again(queue_row, job, step.now, step.now + delay_ms, Event.RELEASED)
-
-    return _move_lease(step, lease, decide)
-
-
-def give_back(step: Step, lease: Lease, delay_ms: int | None) -> Moved:
-    def decide(queue_row: QueueRow, job: JobRow) -> Moved:
-        due_at = job.due_at if delay_ms is None else step.now + delay_ms
-        return rules.wait_again(queue_row, job, step.now, due_at, Event.GIVEN_BACK)
 
     return _move_lease(step, lease, decide)
 
