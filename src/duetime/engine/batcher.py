@@ -32,7 +32,6 @@ from contextlib import suppress
 from functools import partial
 from inspect import iscoroutine
 from itertools import islice
-from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct, field
@@ -189,7 +188,8 @@ class Lane(Generic[Asked, Answer]):
         inbox: Inbox[Asked, Answer] | None = self._inboxes.get(queue)
         if inbox is None:
             inbox = Inbox()
-            is_shared = queue in self._shared_until and monotonic() < self._shared_until[queue]
+            shared_until = self._shared_until.get(queue)
+            is_shared = shared_until is not None and asyncio.get_running_loop().time() < shared_until
             if not is_shared and self.start_single(request, reply, inbox):
                 inbox.runners = 1
                 self._inboxes[queue] = inbox
@@ -291,7 +291,7 @@ class Lane(Generic[Asked, Answer]):
         if len(entries) > 1:
             if len(self._shared_until) >= MAX_QUEUES:
                 self._shared_until.clear()
-            self._shared_until[queue] = monotonic() + SHARED_S
+            self._shared_until[queue] = asyncio.get_running_loop().time() + SHARED_S
         replies = [reply for _, _, reply in entries]
         try:
             answers = await self.call(queue, [request for request, _, _ in entries])
