@@ -34,7 +34,6 @@ from tests.plugins.until import until
 
 QUEUE = Queue("shop", "mail")
 JOBS = 60
-ANSWER_S = {"postgres": "duetime.stores.postgres.session.ANSWER_S", "mysql": "duetime.stores.mysql.connection.ANSWER_S"}
 
 
 async def push_all(engine: Engine, ids: list[str], before_each: Callable[[int], None]) -> None:
@@ -314,12 +313,14 @@ async def test_a_locked_queue_does_not_take_its_member_of_a_group_down(
         await store.close()
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.store_kind(kind)) for kind in ANSWER_S])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.store_kind(kind)) for kind in ("postgres", "mysql")]
+)
 async def test_a_connection_that_goes_silent_is_given_up(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy or a balancer that froze keeps connections open, so that the kernel finds nothing wrong with them."""
-    monkeypatch.setattr(ANSWER_S[kind], 0.5)
+    monkeypatch.setattr("duetime.stores.sql.server_step.STEP_S", 0.5)
     url, port = str(request.getfixturevalue(f"{kind}_url")), request.getfixturevalue(f"{kind}_server").port
     async with LosingProxy(port) as proxy:
         store = await open_store(url.replace(str(port), str(proxy.port)))

@@ -256,7 +256,7 @@ async def test_an_answer_that_is_lost_is_unknown(start_postgres: Callable[..., P
 async def test_an_answer_that_never_comes_is_awaited_for_a_bounded_time(
     engine: Engine, other: "psycopg.Connection[Any]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_job_module, "ANSWER_S", 0.1)
+    monkeypatch.setattr(one_job_module, "STEP_S", 0.1)
     hold(other)  # as if the server's process had stopped
     with pytest.raises(StoreUnavailable) as failure:
         await engine.push(QUEUE, [NewJob("a", b"")])

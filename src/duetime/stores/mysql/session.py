@@ -52,6 +52,7 @@ class MysqlSession(ServerSession):
 
     def _run(self, commands: Sequence[Command]) -> list[Rows]:
         self.failed_at = None
+        self.connection._read_timeout = self.answer_s  # pyright: ignore
         answers: list[Rows] = [[] for _ in commands]
         with self.connection.cursor() as cursor:
             texts = [(at, text) for at, command in enumerate(commands) for text in self._texts(command)]

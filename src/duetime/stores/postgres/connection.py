@@ -55,7 +55,7 @@ _SESSION = {
     "lock_timeout": f"{LOCK_TIMEOUT_S}s",
     "statement_timeout": "60s",
     # A process that was stopped in the middle of a step holds a queue's lock no longer than this.
-    "idle_in_transaction_session_timeout": "30s",
+    "idle_in_transaction_session_timeout": "10s",
 }
 
 _NETWORK = {

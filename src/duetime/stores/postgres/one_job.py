@@ -23,8 +23,9 @@ from duetime.model.names import Queue
 from duetime.stores.base import Ask, BlockingOneJob, Push, Pushed, Reserved, ResultSink, Send
 from duetime.stores.one_job import BACKOFF_S, FastPathBackoff, GeneralCalls
 from duetime.stores.postgres.connection import PostgresLink, translate
-from duetime.stores.postgres.session import ANSWER_S, Encoded
+from duetime.stores.postgres.session import Encoded
 from duetime.stores.postgres.single_statement import PUSH_ONE, is_usual_push, one_job_values, read_pushed_one
+from duetime.stores.sql.server_step import STEP_S
 from duetime.stores.sql.wake import AnnouncingHub
 
 log = logging.getLogger("duetime.postgres")
@@ -64,7 +65,7 @@ class LoopConnection:
     def send(self, name: bytes, encoded: Sequence[Encoded], ended: Ended) -> None:
         """`ended` is called in a later turn of the event loop."""
         self._ended, self._results = ended, []
-        self._answer_until = self._loop.time() + ANSWER_S
+        self._answer_until = self._loop.time() + STEP_S
         if self._timer is None:
             self._timer = self._loop.call_at(self._answer_until, self._check_time)
         values, _, formats = zip(*encoded, strict=True)

@@ -28,9 +28,6 @@ _length = Struct(">i").pack
 _array_header = Struct(">iiIii").pack
 _NULL = _length(-1)
 
-ANSWER_S = 70.0
-"""How long an answer is awaited: longer than the server's own limit for a statement, which then says what it was."""
-
 Encoded = tuple[bytes | None, int, pq.Format]
 """A value, the number of its type (0 for "find out") and its format."""
 
@@ -195,8 +192,8 @@ class PostgresSession(ServerSession):
             self._socket.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
         while True:
             while pgconn.is_busy():
-                if not self._socket.poll(ANSWER_S * 1000):
-                    raise psycopg.OperationalError(f"no answer for {ANSWER_S:g} s")
+                if not self._socket.poll(self.answer_s * 1000):
+                    raise psycopg.OperationalError(f"no answer for {self.answer_s:g} s")
                 pgconn.consume_input()
                 if unsent and not (unsent := pgconn.flush()):
                     self._socket.modify(pgconn.socket, select.POLLIN)

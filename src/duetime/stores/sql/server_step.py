@@ -15,6 +15,13 @@ from duetime.stores.sql.rows import PRIORITIES, Payload, QueueRow, ReadyRow
 from duetime.stores.sql.step import Command, Step, StoredMark, earliest
 from duetime.stores.sql.threads import NotCommitted, Session
 
+STEP_S = 20.0
+"""How long an answer of a step that writes is awaited. Such a step changes at most STEP_JOBS jobs."""
+READING_S = 70.0
+"""How long an answer of a step that only reads is awaited: longer than the server's own limit for a statement, which
+then says what it was.
+"""
+
 Rows = list[tuple[Any, ...]]
 _BEGIN: Command = ("begin", {})
 _BEGIN_READING: Command = ("begin_reading", {})
@@ -32,6 +39,8 @@ class ServerSession(Session):
     def __init__(self) -> None:
         super().__init__()
         self._later: list[Command] = []
+        self.answer_s = STEP_S
+        """How long an answer is awaited before the connection is given up."""
         self.failed_at: int | None = None
         """Which command of the last round trip the server refused; None if no command failed."""
 
@@ -52,6 +61,7 @@ class ServerSession(Session):
 
     def begin(self, *, read_only: bool) -> None:
         self.is_committing = False
+        self.answer_s = READING_S if read_only else STEP_S
         self._later = [_BEGIN_READING if read_only else _BEGIN]
 
     def put_off(self, command: Command) -> None:
