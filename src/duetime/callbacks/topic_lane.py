@@ -47,6 +47,8 @@ PARK_MS = 600_000
 MAX_RESERVED = 100
 """The most jobs of one reserve."""
 HALT_S = 5.0
+RULES_AFTER_S = 2.0
+"""How long after a change of a topic its lane checks the rules of its queue."""
 
 Alert = Callable[[str, str, str, Sequence[str]], Awaitable[None]]
 """(kind, subject, text, addresses). The kind holds the topic's address, because other topics may share its name."""
@@ -112,7 +114,11 @@ class TopicLane(Duty):
     async def run(self) -> None:
         """Deliver until cancelled. A cancelled lane holds no job that it has not begun to deliver."""
         setting_rules = asyncio.create_task(
-            run_duty(Rounds(f"queue rules of {self.address.key}", self._set_rules), survives_bugs=True)
+            run_duty(
+                Rounds(f"queue rules of {self.address.key}", self._set_rules),
+                first_after_s=RULES_AFTER_S,
+                survives_bugs=True,
+            )
         )
         try:
             await run_duty(self)
@@ -120,7 +126,9 @@ class TopicLane(Duty):
             setting_rules.cancel()
 
     async def _set_rules(self) -> None:
-        """Each change of the topic sets them as well, but cannot while the pool is down."""
+        """Each change of the topic sets them as well, but cannot while the pool is down. This lane waits for that, so
+        that it does not write the rules of a status that the topic has no more.
+        """
         await self._tools.topics.set_rules(self._tools.engine(self.address.pool), self.address)
 
     async def run_once(self) -> float:
