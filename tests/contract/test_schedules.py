@@ -146,6 +146,17 @@ async def test_a_span_of_the_past_is_backfilled_once(pool: Pool) -> None:
         await pool.schedules.backfill("shop", "other", now - HOUR, now)
 
 
+async def test_a_backfill_pushes_no_run_while_the_one_before_it_is_unfinished(pool: Pool) -> None:
+    await pool.put(overlap="skip")
+    now = pool.clock.now_ms() // HOUR
+    for expected in ([now - 2], [now - 1], [now], []):
+        for pushed in (len(expected), 0):
+            done = await pool.schedules.backfill("shop", "report", (now - 2) * HOUR, now * HOUR + 1)
+            assert (done.runs, done.pushed) == (3, pushed)
+        assert await pool.runs() == expected
+        await pool.engine.ack([delivery.lease for delivery in await pool.engine.reserve([REPORTS], limit=10)])
+
+
 async def test_putting_an_equal_schedule_again_loses_no_run(pool: Pool) -> None:
     await pool.put()
     pool.clock.advance("40m")

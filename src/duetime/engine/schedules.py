@@ -230,7 +230,8 @@ class Schedules:
     async def backfill(self, namespace: str, name: str, since: int, until: int | None = None) -> BackfillOut:
         """Push the runs of a span of the past, from `since` on and before `until` (epoch ms, or now), at most
         MOST_BACKFILL. Each job has the due time of its run. A run that was pushed in the last seven days is not pushed
-        again, so that this can be repeated. Raises ScheduleNotFound, InvalidRequest.
+        again, so that this can be repeated; with `overlap = "skip"` each call pushes the next run if the one before it
+        has finished. Raises ScheduleNotFound, InvalidRequest.
         """
         job, tick = await self._find(namespace, name)
         if job.queue != SCHEDULES:
@@ -242,8 +243,8 @@ class Schedules:
         runs = list(islice(runs_between(parse(tick.schedule), since, until), MOST_BACKFILL + 1))
         if len(runs) > MOST_BACKFILL:
             raise InvalidRequest(f"the span must have at most {MOST_BACKFILL} runs: choose a shorter one")
-        pushed = [not (await push_run(self._engine, tick, run_at)).repeated for run_at in runs]
-        return BackfillOut(runs=len(runs), pushed=sum(pushed))
+        _, pushed = await push_runs(self._engine, tick, runs)
+        return BackfillOut(runs=len(runs), pushed=pushed)
 
     async def pause(self, namespace: str, name: str) -> ScheduleOut:
         """Start no runs until it is resumed. Raises ScheduleNotFound."""
@@ -388,6 +389,19 @@ async def push_run(engine: "Engine", tick: Tick, run_at: int) -> Pushed:
     return await engine.push(queue, [run_job(tick, run_at)], mark=run_mark(tick.name, run_at))
 
 
+async def push_runs(engine: "Engine", tick: Tick, runs: Iterable[int]) -> tuple[int, int]:
+    """Push runs, oldest first, each once; with `overlap = "skip"` none while the one before it is unfinished. Returns
+    the last run that has a job or had one, and how many were pushed now.
+    """
+    last_at, pushed = tick.last_at, 0
+    for run_at in runs:
+        if tick.overlap == "skip" and last_at and await _is_unfinished(engine, tick, last_at):
+            continue
+        pushed += not (await push_run(engine, tick, run_at)).repeated
+        last_at = run_at
+    return last_at, pushed
+
+
 class ScheduleRunner:
     """Runs the schedules of a pool that were made with the API. Any number of them may run on one pool."""
 
@@ -430,12 +444,7 @@ class ScheduleRunner:
     async def _run(self, engine: "Engine", delivery: Delivery, tick: Tick) -> None:
         """Push first, then put the tick back: a crash in between repeats and loses nothing."""
         todo = tick.plan(self._clock.now_ms())
-        last_at = tick.last_at
-        for run_at in todo.runs:
-            if tick.overlap == "skip" and last_at and await _is_unfinished(engine, tick, last_at):
-                continue
-            await push_run(engine, tick, run_at)
-            last_at = run_at
+        last_at, _ = await push_runs(engine, tick, todo.runs)
         following = tick.following(todo.next_at, last_at).job(delivery.lease.id)
         [answer] = await engine.finish([Finish(delivery.lease, [following])])
         if isinstance(answer, DuetimeError):
