@@ -204,8 +204,9 @@ async def test_a_reader_adds_only_to_counters_that_pass(server: Server) -> None:
     assert await ok(await count(admin, name="restarts", by=1)) == {"value": 1}
 
 
-async def test_readers_start_a_bounded_number_of_counters(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tokens_start_a_bounded_number_of_counters(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(administration, "MAX_STARTED", 3)
+    monkeypatch.setattr(administration, "MAX_LONG_STARTED", 2)
     reader, admin = bearer(await server.token(Access.READ)), bearer(await server.token(*Access))
     replies = [
         await server.http.post(COUNTERS, json={"name": f"{number}", "by": 1, "life": "1h"}, headers=reader)
@@ -219,7 +220,15 @@ async def test_readers_start_a_bounded_number_of_counters(server: Server, monkey
     assert 0 < int(refused.headers["retry-after"]) <= 86_400
     brief = {"name": "5", "by": 1, "life": "1s"}  # a window of a rate limit: bounded by the minute
     assert (await server.http.post(COUNTERS, json=brief, headers=reader)).status_code == 200
-    assert await ok(await server.http.post(COUNTERS, json={"name": "4", "by": 1}, headers=admin)) == {"value": 1}
+    assert (await server.http.post(COUNTERS, json=brief | {"name": "6"}, headers=admin)).status_code == 200
+    for life in ("1h", "1d"):
+        another = {"name": "4", "by": 1, "life": life}
+        problem(await server.http.post(COUNTERS, json=another, headers=admin), 429, "too_many_requests")
+    for number, status in enumerate((200, 200, 429)):  # the counters that never end have a smaller bound
+        endless = {"name": f"endless {number}", "by": 1}
+        assert (await server.http.post(COUNTERS, json=endless, headers=admin)).status_code == status
+    again = await server.http.post(COUNTERS, json={"name": "endless 0", "by": 1}, headers=admin)
+    assert await ok(again) == {"value": 2}
 
 
 async def test_a_counter_never_leaves_the_numbers_that_json_keeps(server: Server) -> None:

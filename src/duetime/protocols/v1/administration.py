@@ -23,9 +23,11 @@ from duetime.wire.messages import (
 )
 from duetime.wire.payload import RESTARTS, counter_name
 
-MAX_STARTED = 100_000
 MINUTE_MS = 60_000
-"""Counters that the tokens of a namespace, other than an admin's, may start a day."""
+MAX_STARTED = 100_000
+"""Counters that the tokens of a namespace may start a day, and as many a minute that live for a minute."""
+MAX_LONG_STARTED = 1_000
+"""Counters that live longer than a day, which the admins of a namespace may start a day."""
 
 
 async def respawn(request: NativeRequest[RespawnIn, None]) -> Response:
@@ -44,7 +46,7 @@ async def purge(request: NativeRequest[PurgeIn, None]) -> Response:
 async def add_to_counter(request: NativeRequest[CountIn, None]) -> Response:
     """For workers and their commands; the names of other counters cannot be reached from here.
 
-    A token that is no admin's may add to counters that pass, and start a bounded number of them.
+    A token that is no admin's may add to counters that pass. The number of counters that a day may bring is bounded.
     """
     message, registry = request.message, request.engine.store.registry
     name, life_ms = counter_name(request.queue.namespace, message.name), duration_ms(message.life)
@@ -52,26 +54,27 @@ async def add_to_counter(request: NativeRequest[CountIn, None]) -> Response:
     if message.by:
         if abs(counter.value + message.by) > MAX_CAP:
             raise InvalidRequest(f"counter must stay between -{MAX_CAP} and {MAX_CAP}")
-        if Access.ADMIN not in request.scopes:
-            await _check_counting(request, counter.value, life_ms)
+        await _check_counting(request, counter.value, life_ms)
         counter = await registry.increment(name, message.by, life_ms=life_ms)
     return Response(200, CounterOut(counter.value, counter.left_ms))
 
 
 async def _check_counting(request: NativeRequest[CountIn, None], value: int, life_ms: int) -> None:
-    if request.message.name == RESTARTS or not 0 < life_ms <= DAY_MS:
+    is_long = not 0 < life_ms <= DAY_MS
+    if Access.ADMIN not in request.scopes and (is_long or request.message.name == RESTARTS):
         raise Forbidden(
             "token must have the scope admin for counters that live longer than a day, and to restart workers"
         )
     if value:
         return
     # This bounds the counters that exist concurrently; the many short ones of rate limits have a bound of their own.
-    span, span_ms = ("minute", MINUTE_MS) if life_ms <= MINUTE_MS else ("day", DAY_MS)
-    name = f"counters-started/{request.queue.namespace}/{span}"
+    span, span_ms = ("minute", MINUTE_MS) if 0 < life_ms <= MINUTE_MS else ("day", DAY_MS)
+    kind, most = ("long", MAX_LONG_STARTED) if is_long else (span, MAX_STARTED)
+    name = f"counters-started/{request.queue.namespace}/{kind}"
     started = await request.engine.store.registry.increment(name, life_ms=span_ms)
-    if started.value > MAX_STARTED:
+    if started.value > most:
         raise TooManyRequests(
-            f"{MAX_STARTED} counters were started within a {span}", retry_after_s=-(-started.left_ms // 1000)
+            f"{most} counters were started within a {span}", retry_after_s=-(-started.left_ms // 1000)
         )
 
 
