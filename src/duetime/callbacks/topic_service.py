@@ -23,10 +23,11 @@ from duetime.callbacks.targets import AllowedTargets
 from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicAddress, TopicRegistry
 from duetime.engine.engine import Engine
 from duetime.model.clock import SystemClock
-from duetime.model.errors import DuetimeError, InvalidTime, JobNotFound, TopicOffline
+from duetime.model.errors import DuetimeError, InvalidTime, JobNotFound, StoreUnavailable, TopicOffline
 from duetime.model.job import IfExists, Moved, NewJob, QueueTotals, Totals, chunks
 from duetime.model.names import DEFAULT_POOL, Queue, check_id
 from duetime.model.topic import Status, Topic
+from duetime.stores.base import parts_of
 from duetime.stores.registry import Registry
 from duetime.wire.convert import PRIORITY_OUT
 from duetime.wire.messages import CountersOut, SampleAnswerOut, SampleOut, SampleRequestOut, TopicCountsOut, TopicOut
@@ -261,18 +262,32 @@ class TopicJobs:
         Raises TopicNotFound, TopicOffline, InvalidTime and what a push raises.
         """
         with _logged_refusal("add", address, job_id):
-            [moved] = await self.add_all(address, [TopicJob(job_id, body, fix_time, due_at)])
-        return moved
+            [added] = await self.add_all(address, [TopicJob(job_id, body, fix_time, due_at)])
+            if isinstance(added, StoreUnavailable):
+                raise added
+        return added
 
-    async def add_all(self, address: TopicAddress, given: Sequence["TopicJob"]) -> Sequence[Moved]:
-        """Add jobs with different ids, all or none. Raises what `add` raises, and logs no refusal."""
+    async def add_all(self, address: TopicAddress, given: Sequence["TopicJob"]) -> Sequence[Moved | StoreUnavailable]:
+        """Add jobs with different ids, all or none; in a group of stores, the error is the answer for the jobs of a
+        member that is down. Raises what `add` raises, and logs no refusal.
+        """
         topic = await self._topics.find(address)
         if topic.status is not Status.ONLINE:
             raise TopicOffline.of_queue()
         jobs = [self._job(topic, one) for one in given]
-        added = (await self._engine(address.pool).push(address.queue, jobs, if_exists=IfExists.REPLACE)).jobs
+        try:
+            pushed = await self._engine(address.pool).push(address.queue, jobs, if_exists=IfExists.REPLACE)
+            added: list[Moved | StoreUnavailable] = [*pushed.jobs]
+        except StoreUnavailable as error:
+            if not (parts := parts_of(error)):
+                raise
+            added = [error] * len(jobs)
+            for places, pushed in parts:
+                for place, moved in zip(places, pushed.jobs, strict=True):
+                    added[place] = moved
         for moved in added:
-            _log("added", address, moved.id, due_at=moved.due_at, moved=str(moved.event))
+            if isinstance(moved, Moved):
+                _log("added", address, moved.id, due_at=moved.due_at, moved=str(moved.event))
         return added
 
     def _job(self, topic: Topic, given: "TopicJob") -> NewJob:

@@ -123,7 +123,7 @@ class Commands:
 
     async def answer_adds(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any] | None]:
         """The answers to adds of different ids to one topic, which share one push. If one of them is refused, each is
-        pushed alone.
+        pushed alone. While a store is down, only the adds fail that belong to it.
         """
         if len(requests) > 1:
             try:
@@ -142,7 +142,10 @@ class Commands:
         job_id, body, fix_time, _ = _topic_job(request)
         return self._added(await self._topic_jobs.add(address, job_id, body, fix_time=fix_time))
 
-    def _added(self, moved: Moved) -> dict[str, Any]:
+    def _added(self, moved: Moved | StoreUnavailable) -> dict[str, Any]:
+        if isinstance(moved, StoreUnavailable):
+            log.info("refused", extra={"command": "add", "code": moved.code, "error": moved.message})
+            return FAILED
         return FAILED if moved.event is Event.REPLACED and self._rules.update_fails else DONE
 
     def _address(self, request: dict[str, Any]) -> TopicAddress:

@@ -132,6 +132,11 @@ def with_parts(error: DuetimeError, parts: Parts) -> DuetimeError:
     return error
 
 
+def parts_of(error: DuetimeError) -> Parts:
+    """The parts of a request that were done although this error is its answer."""
+    return getattr(error, _PARTS, ())
+
+
 def pushed_parts(
     requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
 ) -> tuple[Sequence[Push], Sequence[Pushed | DuetimeError]]:

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,10 @@ from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.names import Queue
 from duetime.model.topic import Topic
 from duetime.protocols.tcp import CommandRules, Commands, TcpOptions, TcpServer
+from duetime.stores.base import Store
+from duetime.stores.group.store import GroupStore
 from duetime.stores.open import open_store
+from tests.faults.store_faults import FaultyStore
 
 PLACE = TopicAddress("default", Queue("shop", "order"))
 
@@ -87,9 +91,24 @@ class Site:
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
+def members() -> dict[str, FaultyStore]:
+    """The stores of a group, for tests that change the topic's store; no members mean one store in memory."""
+    return {}
+
+
+@pytest.fixture
+async def site(members: dict[str, FaultyStore]) -> AsyncIterator[Site]:
+    async def open_it(url: str) -> Store:
+        if not members:
+            return await open_store(url)
+
+        async def reach(name: str) -> Store:
+            return members[name]
+
+        return await GroupStore.open("pair", {name: partial(reach, name) for name in members})
+
     async with AsyncExitStack() as stack:
-        pools = await stack.enter_async_context(Pools({"default": "memory:"}, open_store=open_store))
+        pools = await stack.enter_async_context(Pools({"default": "memory:"}, open_store=open_it))
         registry_copy = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
         topics = TopicRegistry(lambda: pools.registry, registry_copy)
         await topics.add(PLACE, Topic(key="order", callback="http://example.com/", delay_ms=60_000))

@@ -10,6 +10,9 @@ from duetime.model.job import State
 from duetime.model.names import Queue
 from duetime.model.topic import Status
 from duetime.protocols.tcp import CommandRules
+from duetime.stores.group.layout import home
+from duetime.stores.memory.store import MemoryStore
+from tests.faults.store_faults import FaultyStore
 from tests.protocols.tcp.conftest import PLACE, Site, Talk, packed
 
 DONE = {"code": 1, "msg": "succ", "data": []}
@@ -71,6 +74,19 @@ async def test_unknown_and_offline_topics_take_nothing_and_still_answer(site: Si
         assert await add(talk, "1002") == FAILED
         assert (await talk.call(cmd="get", topic="order", id="1001"))["code"] == 1
         assert await talk.call(cmd="del", topic="order", id="1001") == DONE
+
+
+@pytest.mark.parametrize("members", [{name: FaultyStore(MemoryStore()) for name in ("a", "b")}], ids=["a group"])
+async def test_adds_in_a_row_fail_only_for_the_member_that_is_down(site: Site, members: dict[str, FaultyStore]) -> None:
+    ids = [f"{number}" for number in range(20)]
+    async with site.serving(), site.talk() as talk:
+        members["b"].down("push")
+        await talk.send(b"".join(packed({"cmd": "add", "topic": "order", "id": one, "body": {}}) for one in ids))
+        answers = [await talk.receive() for _ in ids]
+    expected = [DONE if home(PLACE.queue, one, ("a", "b")) == "a" else FAILED for one in ids]
+    assert DONE in expected
+    assert FAILED in expected
+    assert answers == expected
 
 
 async def test_ids_may_have_colons_and_be_numbers(site: Site) -> None:
