@@ -300,7 +300,7 @@ MUTANTS = [
     Mutant(
         "a member that was down is not tried again",
         MEMBER,
-        "            self._opener = asyncio.create_task(self._keep_trying())",
+        "            self._opener = asyncio.create_task(run_duty(trying, first_after_s=TRY_AFTER_S))",
         "            pass",
     ),
     Mutant(

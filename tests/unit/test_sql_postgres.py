@@ -165,7 +165,7 @@ async def test_a_listener_that_is_cancelled_as_it_starts_is_cancelled(
     """An engine that was closed right after its start waited for ever for such a listener."""
     hub: Any = store._hub
     listening, never = hub._listening_now, asyncio.Event()
-    monkeypatch.setattr(hub, "_listen", never.wait)
+    monkeypatch.setattr(hub, "run_once", never.wait)
     listener = asyncio.ensure_future(anext(aiter(store.wakeups())))
     await until(lambda: listening._waiters)
 

@@ -20,7 +20,6 @@ from duetime.duties import Rounds, run_duty
 from duetime.engine.engine import Engine
 from duetime.engine.recorder import Recorded
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.model.backoff import Outage
 from duetime.model.errors import (
     Conflict,
     DuetimeError,
@@ -121,13 +120,13 @@ class Pools:
 
     async def __aenter__(self) -> "Pools":
         everything = {**self._pools, self._registry_pool.name: self._registry_pool}
-        self._tasks = {name: asyncio.create_task(self._keep(pool)) for name, pool in everything.items()}
+        self._tasks = {name: self._keep(pool) for name, pool in everything.items()}
         attempts = [asyncio.create_task(pool.tried.wait()) for pool in everything.values()]
         try:
             await asyncio.wait(attempts, timeout=FIRST_WAIT_S)
-            for task in self._tasks.values():
-                if task.done():
-                    task.result()
+            for pool in everything.values():
+                if isinstance(pool.error, InvalidSettings):
+                    raise pool.error
         except BaseException:
             await self._close()
             raise
@@ -151,7 +150,7 @@ class Pools:
     def add(self, name: str, url: str) -> None:
         """Open one more pool in the background."""
         pool = self._pools[name] = Pool(name, url)
-        self._tasks[name] = asyncio.create_task(self._keep(pool))
+        self._tasks[name] = self._keep(pool)
         for listener in self.on_added:
             listener(name)
 
@@ -221,22 +220,9 @@ class Pools:
         pools = {**self._pools, self._registry_pool.name: self._registry_pool}
         return {name: pool.engine.parked if pool.engine else 0 for name, pool in pools.items()}
 
-    async def _keep(self, pool: Pool) -> None:
+    def _keep(self, pool: Pool) -> asyncio.Task[None]:
         """Hold the pool open until the end, opening it again whenever it broke."""
-        outage = Outage()
-        while not pool.stop.is_set():
-            try:
-                recorded = await self._open(pool)
-            except InvalidSettings as error:
-                self._failed(pool, error, outage)
-                raise
-            except DuetimeError as error:
-                self._failed(pool, error, outage)
-            else:
-                outage.worked()
-                await self._serve(pool, recorded)
-                outage.failed()
-            await asyncio.sleep(outage.pause_s)  # a pool that is not open is cancelled at the end
+        return asyncio.create_task(run_duty(Rounds(f"pool {pool.name}", lambda: self._serve(pool))))
 
     async def _open(self, pool: Pool) -> Recorded:
         store = await self._open_store(pool.url)
@@ -246,8 +232,16 @@ class Pools:
             await store.close()
             raise
 
-    async def _serve(self, pool: Pool, recorded: Recorded) -> None:
-        store, recorders = recorded
+    async def _serve(self, pool: Pool) -> None:
+        """Raises the DuetimeError that keeps the pool from being open, unless only a change of its settings helps."""
+        try:
+            store, recorders = await self._open(pool)
+        except DuetimeError as error:
+            pool.error = error
+            pool.tried.set()
+            if isinstance(error, InvalidSettings):
+                return
+            raise
         try:
             async with self.make_engine(
                 store, max_body=self._max_body, recorders=recorders, shares=self.shares
@@ -259,15 +253,10 @@ class Pools:
         except Exception as error:  # a bug in the engine of one pool must not end the others
             log.exception("pool_broken", extra={"pool": pool.name})
             pool.error = StoreUnavailable(f"the pool {pool.name!r} broke: {type(error).__name__}")
+            raise pool.error from error
         finally:
             pool.engine = None
             await store.close()
-
-    def _failed(self, pool: Pool, error: DuetimeError, outage: Outage) -> None:
-        pool.error = error
-        pool.tried.set()
-        if outage.failed():
-            log.warning("pool_unavailable", extra={"pool": pool.name, "error": error.message})
 
 
 class RegisteredPools:

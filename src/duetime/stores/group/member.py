@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
-from duetime.model.backoff import Outage
+from duetime.duties import Rounds, run_duty
 from duetime.model.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.base import Store, StoreInfo
 
@@ -24,6 +24,7 @@ PROBLEMS = (StoreUnavailable, StoreFull, StoreDamaged)
 """The same errors, for `except`."""
 
 LOG_EVERY_S = 10.0
+TRY_AFTER_S = 0.05
 
 log = logging.getLogger("duetime.stores")
 
@@ -105,20 +106,16 @@ class Member:
     def _lost(self, error: DuetimeError) -> None:
         self._down = error
         if not self._closed and (self._opener is None or self._opener.done()):
-            self._opener = asyncio.create_task(self._keep_trying())
+            trying = Rounds(f"group member {self.name}", self._try_again)
+            self._opener = asyncio.create_task(run_duty(trying, first_after_s=TRY_AFTER_S))
 
-    async def _keep_trying(self) -> None:
-        outage = Outage()
-        while self._down:
-            outage.failed()
-            await asyncio.sleep(outage.pause_s)
-            try:
-                await self._try()
-            except DuetimeError as error:
-                # `start` raises InvalidSettings. One that comes later may be cured without a restart of this process.
-                self._down = error
-                self._log_problem(error)
-        log.info("group_member_works", extra={"member": self.name, "failures": outage.failures})
+    async def _try_again(self) -> None:
+        try:
+            await self._try()
+        except DuetimeError as error:
+            # `start` raises InvalidSettings. One that comes later may be cured without a restart of this process.
+            self._down = error
+            raise
 
     async def _try(self) -> None:
         if self._store is None:

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from duetime.duties import Rounds, run_duty
 from duetime.model.errors import InvalidSettings, StoreFull, StoreUnavailable, VersionConflict
 from duetime.model.names import Queue
 from duetime.stores.base import Store
@@ -194,12 +195,14 @@ class Members:
             if member.name in self._record_drain & self._drain - self._emptied:
                 await self._check_if_empty(member, store)
 
-        while True:
-            await asyncio.sleep(READ_AGAIN_S)
+        async def keep_reading() -> float:
             if member.is_up:
                 await self.ask(read, [member.name])
             if member is self.first and member.is_up:
                 await self.registry.refresh_copies()
+            return READ_AGAIN_S
+
+        await run_duty(Rounds(f"layout of group member {member.name}", keep_reading), first_after_s=READ_AGAIN_S)
 
     # --- drains by record
 

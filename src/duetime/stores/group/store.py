@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from duetime.duties import Duty
+from duetime.duties import Duty, Rounds, run_duty
 from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.model.job import (
     STEP_JOBS,
@@ -216,17 +216,14 @@ class GroupStore:
         """Wakes of all members. After a lost member is back, its first wake is "check every queue"."""
         received: asyncio.Queue[Wake] = asyncio.Queue()
 
-        async def listen(member: Member) -> None:
-            while True:
-                try:
-                    wakes = await member.call(_listen)
-                    async for wake in wakes:
-                        received.put_nowait(wake)
-                except DuetimeError:
-                    pass  # calls to this member report its problem
-                await asyncio.sleep(LISTEN_AGAIN_S)
+        async def listen(member: Member) -> float:
+            if member.is_up:
+                async for wake in await member.call(_listen):
+                    received.put_nowait(wake)
+            return LISTEN_AGAIN_S
 
-        listeners = [asyncio.create_task(listen(member)) for member in self._members]
+        duties = [Rounds(f"listener of group member {one.name}", partial(listen, one)) for one in self._members]
+        listeners = [asyncio.create_task(run_duty(duty)) for duty in duties]
         try:
             while True:
                 yield await received.get()

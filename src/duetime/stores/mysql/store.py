@@ -16,7 +16,7 @@ from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connec
 from duetime.stores.mysql.session import AnnouncementSession, MysqlSession
 from duetime.stores.sql.server_store import ServerStore
 from duetime.stores.sql.step import Step
-from duetime.stores.sql.wake import LISTEN_AGAIN_S, Announcement, AnnouncingHub, encode_announcement
+from duetime.stores.sql.wake import Announcement, AnnouncingHub, encode_announcement
 
 log = logging.getLogger("duetime.mysql")
 
@@ -73,18 +73,15 @@ class MysqlWakeHub(AnnouncingHub):
         await super()._join()
         await self._listening_now.wait()
 
-    async def _listen(self) -> None:
-        while True:
-            try:
-                await self._poll_once()
-                self._listening_now.set()
-                await self._rest(POLL_ANNOUNCEMENTS_S)
-            except DuetimeError as error:
-                # Announcements may be missed until the server answers again: then every queue is checked.
-                log.warning("mysql_listener_lost", extra={"error": str(error)})
-                self._last = None
-                self._listening_now.set()
-                await asyncio.sleep(LISTEN_AGAIN_S)
+    async def run_once(self) -> float:
+        try:
+            await self._poll_once()
+        except DuetimeError:
+            self._last = None  # announcements may be missed until the server answers again: then every queue is checked
+            raise
+        finally:
+            self._listening_now.set()
+        return POLL_ANNOUNCEMENTS_S
 
     async def _poll_once(self) -> None:
         if self._last is None:

@@ -20,7 +20,7 @@ from duetime.stores.postgres.connection import PostgresAddress, PostgresLink, tr
 from duetime.stores.postgres.one_job import PostgresOneJob
 from duetime.stores.sql.server_store import ServerStore
 from duetime.stores.sql.step import Step
-from duetime.stores.sql.wake import LISTEN_AGAIN_S, Announcement, AnnouncingHub, encode_announcement
+from duetime.stores.sql.wake import Announcement, AnnouncingHub, encode_announcement
 
 log = logging.getLogger("duetime.postgres")
 
@@ -56,23 +56,22 @@ class PostgresWakeHub(AnnouncingHub):
             async with asyncio.timeout(PROBE_S):
                 await self._listening_now.wait()
 
-    async def _listen(self) -> None:
-        while True:
-            try:
-                async with await psycopg.AsyncConnection.connect(self._address.conninfo, autocommit=True) as connection:
-                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._address.channel)))
-                    self._listening_now.set()
-                    self._deliver(Wake())
-                    probe = self._start(self._probe(), "probe")
-                    try:
-                        async for notice in connection.notifies():
-                            if self._receive(notice.payload):
-                                self._received_probe.set()
-                    finally:
-                        probe.cancel()
-            except psycopg.Error as error:
-                log.warning("postgres_listener_lost", extra={"error": str(translate(error))})
-            await asyncio.sleep(LISTEN_AGAIN_S)
+    async def run_once(self) -> float:
+        try:
+            async with await psycopg.AsyncConnection.connect(self._address.conninfo, autocommit=True) as connection:
+                await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._address.channel)))
+                self._listening_now.set()
+                self._deliver(Wake())
+                probe = self._start(self._probe(), "probe")
+                try:
+                    async for notice in connection.notifies():
+                        if self._receive(notice.payload):
+                            self._received_probe.set()
+                finally:
+                    probe.cancel()
+        except psycopg.Error as error:
+            raise translate(error) from error
+        return 0
 
     async def _probe(self) -> None:
         """Warn if our own notification does not come back; behind some poolers none ever does."""

@@ -16,6 +16,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from duetime.duties import run_duty
+from duetime.model.backoff import Fixed
 from duetime.model.clock import MAX_INSTANT, to_tick
 from duetime.model.errors import NOT_JSON, DuetimeError
 from duetime.model.names import Queue
@@ -27,12 +29,17 @@ MAX_PENDING = 10_000
 AWAKE_S = 5.0
 """How long after the last such call the hub polls often."""
 IDLE_POLL_S = 1.0
+LISTEN_AGAIN = Fixed(1_000)
+"""The pause after a listener has lost its store."""
 
 
 class WakeHub(ABC):
-    """Passes wakes and versions to the listeners in this process. Belongs to one event loop; idle without listeners."""
+    """Passes wakes and versions to the listeners in this process. Belongs to one event loop; idle without listeners.
+    The duty that receives what other processes announce runs while there are listeners.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = f"{name} listener"
         self._loop = asyncio.get_running_loop()
         self._listeners: set[asyncio.Queue[Wake | None]] = set()
         self._listening_count = 0
@@ -48,10 +55,17 @@ class WakeHub(ABC):
         self._awake_until = self._loop.time() + AWAKE_S
         self._poll_now.set()
 
-    async def _rest(self, pause_s: float) -> None:
-        """Pause before the next poll: `pause_s` while a caller waits, else a second, or less if one begins to."""
+    def _listen(self) -> asyncio.Task[None]:
+        return self._loop.create_task(run_duty(self, LISTEN_AGAIN), name=f"duetime-{self.name}")
+
+    @abstractmethod
+    async def run_once(self) -> float:
+        """Receive what other processes announce; returns how long to rest while a caller waits."""
+
+    async def rest(self, seconds: float) -> None:
+        """That long while a caller waits, else a second, or less if one begins to."""
         if self._loop.time() < self._awake_until:
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(seconds)
             return
         self._poll_now.clear()
         with suppress(TimeoutError):
@@ -138,7 +152,6 @@ def _offer(listener: "asyncio.Queue[Wake | None]", wake: Wake | None) -> None:
 log = logging.getLogger("duetime.stores")
 
 PAUSE_S = 0.05
-LISTEN_AGAIN_S = 1.0
 FINISH_S = 1.0
 
 
@@ -161,7 +174,7 @@ class AnnouncingHub(WakeHub):
     """`read_version` reads the registry's version. Announcements go through `link`."""
 
     def __init__(self, name: str, link: DatabaseLink, read_version: Callable[[], Awaitable[int]]) -> None:
-        super().__init__()
+        super().__init__(name)
         self._name, self._read_version = name, read_version
         self._own = secrets.token_hex(8)
         self._outgoing: dict[Queue, int] = {}
@@ -175,10 +188,6 @@ class AnnouncingHub(WakeHub):
     @abstractmethod
     def _post(self, step: Step, message: Announcement) -> None:
         """Send a message to all processes, this one included. Called in the announcer's thread."""
-
-    @abstractmethod
-    async def _listen(self) -> None:
-        """Pass posts of other processes to `_receive`, until cancelled. Begins with the `_deliver` of a `Wake()`."""
 
     # --- sending
 
@@ -229,7 +238,7 @@ class AnnouncingHub(WakeHub):
 
     async def _join(self) -> None:
         if not self._tasks:
-            self._tasks = [self._start(self._listen(), "listener")]
+            self._tasks = [self._listen()]
         self._see_version(await self._read_version())
 
     def _start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:

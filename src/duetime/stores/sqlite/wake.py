@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from duetime.model.errors import NOT_JSON, DuetimeError
+from duetime.model.errors import NOT_JSON
 from duetime.stores.base import Wake
 from duetime.stores.sql.wake import WakeHub
 
@@ -124,7 +124,7 @@ class SqliteWakeHub(WakeHub):
     """`read_meta` reads the counts in the file."""
 
     def __init__(self, mailboxes: Mailboxes, read_meta: Callable[[], Awaitable[Meta]]) -> None:
-        super().__init__()
+        super().__init__("sqlite")
         self._mailboxes, self._read_meta = mailboxes, read_meta
         self._poller: asyncio.Task[None] | None = None
         self._received = 0
@@ -138,7 +138,7 @@ class SqliteWakeHub(WakeHub):
     def _start(self) -> None:
         if (box := self._mailboxes.bind()) is not None:
             self._loop.add_reader(box, self._read_box, box)
-        self._poller = self._loop.create_task(self._poll(), name="duetime-sqlite-wakes")
+        self._poller = self._listen()
 
     def _stop(self) -> None:
         if self._poller is not None:
@@ -172,11 +172,9 @@ class SqliteWakeHub(WakeHub):
                 with suppress(*NOT_JSON):
                     self.receive(_decode(box.recv(65_536)))
 
-    async def _poll(self) -> None:
-        while True:
-            await self._rest(POLL_S)
-            with suppress(DuetimeError):
-                self._catch_up(await self._read_meta())
+    async def run_once(self) -> float:
+        self._catch_up(await self._read_meta())
+        return POLL_S
 
     def _catch_up(self, meta: Meta) -> None:
         self._see_version(meta.registry_version)
