@@ -66,7 +66,7 @@ class MysqlWakeHub(AnnouncingHub):
             step.execute("delete_old_announcements", last=number - KEPT * increment)
 
     async def _join(self) -> None:
-        if not self._tasks:
+        if self._receiving is None:
             self._last = None
             self._listening_now.clear()
         self.keep_awake()

@@ -49,7 +49,7 @@ class PostgresWakeHub(AnnouncingHub):
         step.fetch_one("notify", channel=self._address.channel, payload=payload.decode())
 
     async def _join(self) -> None:
-        if not self._tasks:
+        if self._receiving is None:
             self._listening_now.clear()
         await super()._join()
         with suppress(TimeoutError):

@@ -17,11 +17,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import hiredis
 from redis._parsers import BaseParser
 from redis.exceptions import ReadOnlyError, ResponseError
+
+from duetime.stores.base import ResultSink
 
 MAX_UNSENT = 64 * 1024 * 1024
 AWAKE_S = 0.000_2
@@ -79,22 +81,12 @@ class Login:
         return commands
 
 
-class AnswerReceiver(Protocol):
-    """Where the answers to a request go: a future, or an object of a caller that has no task to wait in. Nothing here
-    may raise.
-    """
-
-    def done(self) -> bool: ...
-    def set_result(self, result: list[Any], /) -> None: ...
-    def set_exception(self, exception: Exception, /) -> None: ...
-
-
 class Expected:
     """The answers that one caller waits for."""
 
     __slots__ = ("deadline", "future", "received", "wanted")
 
-    def __init__(self, wanted: int, deadline: float, future: AnswerReceiver) -> None:
+    def __init__(self, wanted: int, deadline: float, future: ResultSink[list[Any]]) -> None:
         self.wanted, self.deadline, self.future = wanted, deadline, future
         self.received: list[Any] = []
 
@@ -168,7 +160,7 @@ class Pipe(asyncio.Protocol):
         self.post(packed, answers, future)
         return await future
 
-    def post(self, packed: bytes, answers: int, reply: AnswerReceiver) -> None:
+    def post(self, packed: bytes, answers: int, reply: ResultSink[list[Any]]) -> None:
         """Send packed commands; `reply` gets their answers, or Lost. Raises Unsent."""
         transport = self._transport
         if transport is None or self.is_closed or (not self._expected and self._has_ended()):
@@ -180,7 +172,7 @@ class Pipe(asyncio.Protocol):
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout_s, self._check)
 
-    def post_lone(self, packed: bytes, reply: AnswerReceiver) -> None:
+    def post_lone(self, packed: bytes, reply: ResultSink[list[Any]]) -> None:
         """As `post`, of one command whose caller is alone: the event loop does not sleep for a moment, so that the
         answer finds it awake.
         """

@@ -49,14 +49,12 @@ class WakeHub(ABC):
         self._closed = False
         self._awake_until = 0.0
         self._poll_now = asyncio.Event()
+        self._receiving: asyncio.Task[None] | None = None
 
     def keep_awake(self) -> None:
         """A caller waits, or begins to."""
         self._awake_until = self._loop.time() + AWAKE_S
         self._poll_now.set()
-
-    def _listen(self) -> asyncio.Task[None]:
-        return self._loop.create_task(run_duty(self, LISTEN_AGAIN), name=f"duetime-{self.name}")
 
     @abstractmethod
     async def run_once(self) -> float:
@@ -72,13 +70,16 @@ class WakeHub(ABC):
             async with asyncio.timeout(to_tick(IDLE_POLL_S, self._loop)):
                 await self._poll_now.wait()
 
-    @abstractmethod
     async def _join(self) -> None:
-        """Called for each new listener: receive announcements from now on, and catch up with the store."""
+        """Called for each new listener: receive announcements from now on. Dialects also catch up with the store."""
+        if self._receiving is None:
+            self._receiving = self._loop.create_task(run_duty(self, LISTEN_AGAIN), name=f"duetime-{self.name}")
 
-    @abstractmethod
     def _stop(self) -> None:
         """Called when there are no listeners any more. Idempotent."""
+        if self._receiving is not None:
+            self._receiving.cancel()
+            self._receiving = None
 
     async def wakes(self) -> AsyncIterator[Wake]:
         async with self._listening():
@@ -182,7 +183,6 @@ class AnnouncingHub(WakeHub):
         self._outgoing_version = 0
         self._announcer: asyncio.Task[None] | None = None
         self._sender = ConnectionThreads(f"duetime-{name}-announcer", link, size=1, announce=_nothing)
-        self._tasks: list[asyncio.Task[None]] = []
         self._ending: set[asyncio.Task[None]] = set()
 
     @abstractmethod
@@ -237,19 +237,17 @@ class AnnouncingHub(WakeHub):
     # --- receiving
 
     async def _join(self) -> None:
-        if not self._tasks:
-            self._tasks = [self._listen()]
+        await super()._join()
         self._see_version(await self._read_version())
 
     def _start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         return self._loop.create_task(work, name=f"duetime-{self._name}-{what}")
 
     def _stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-        self._tasks = []
+        if (receiving := self._receiving) is not None:
+            self._ending.add(receiving)
+            receiving.add_done_callback(self._ending.discard)
+        super()._stop()
 
     def _receive(self, payload: str) -> bool:
         """Pass on what another process has posted. Returns True if this process has."""

@@ -6,7 +6,6 @@ announcing transaction carries the next number of a count kept in the file: a li
 while somebody waits, else once a second, and a number that it has not received means "check every queue".
 """
 
-import asyncio
 import os
 import secrets
 import socket
@@ -126,34 +125,27 @@ class SqliteWakeHub(WakeHub):
     def __init__(self, mailboxes: Mailboxes, read_meta: Callable[[], Awaitable[Meta]]) -> None:
         super().__init__("sqlite")
         self._mailboxes, self._read_meta = mailboxes, read_meta
-        self._poller: asyncio.Task[None] | None = None
         self._received = 0
         self._early: set[int] = set()
 
     async def _join(self) -> None:
-        if self._poller is None:
-            self._start()
+        if self._receiving is None and (box := self._mailboxes.bind()) is not None:
+            self._loop.add_reader(box, self._read_box, box)
+        await super()._join()
         self._catch_up(await self._read_meta())
 
-    def _start(self) -> None:
-        if (box := self._mailboxes.bind()) is not None:
-            self._loop.add_reader(box, self._read_box, box)
-        self._poller = self._listen()
-
     def _stop(self) -> None:
-        if self._poller is not None:
-            self._poller.cancel()
-            self._poller = None
-            if (box := self._mailboxes.own) is not None:
-                self._loop.remove_reader(box)
-            self._mailboxes.unbind()
+        super()._stop()
+        if (box := self._mailboxes.own) is not None:
+            self._loop.remove_reader(box)
+        self._mailboxes.unbind()
 
     # --- announcements
 
     def announce(self, announcements: Sequence[NumberedAnnouncement]) -> None:
         """Called in any thread: send to the other processes and to the listeners in this one."""
         for announcement in announcements:
-            if self._poller is not None:
+            if self._receiving is not None:
                 with suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self.receive, announcement)
             self._mailboxes.send(announcement)
