@@ -118,13 +118,17 @@ class Pools:
         shared = (pool for pool in self._pools.values() if pool.url == url)
         return next(shared, None) or Pool(REGISTRY, url)
 
+    @property
+    def _all(self) -> dict[str, Pool]:
+        """The pools, and the store of the registry if that is none of them."""
+        return {**self._pools, self._registry_pool.name: self._registry_pool}
+
     async def __aenter__(self) -> "Pools":
-        everything = {**self._pools, self._registry_pool.name: self._registry_pool}
-        self._tasks = {name: self._keep(pool) for name, pool in everything.items()}
-        attempts = [asyncio.create_task(pool.tried.wait()) for pool in everything.values()]
+        self._tasks = {name: self._keep(pool) for name, pool in self._all.items()}
+        attempts = [asyncio.create_task(pool.tried.wait()) for pool in self._all.values()]
         try:
             await asyncio.wait(attempts, timeout=FIRST_WAIT_S)
-            for pool in everything.values():
+            for pool in self._all.values():
                 if isinstance(pool.error, InvalidSettings):
                     raise pool.error
         except BaseException:
@@ -140,10 +144,9 @@ class Pools:
 
     async def _close(self) -> None:
         """Let open engines finish their calls under way, and cancel the opening of the other pools."""
-        pools = {**self._pools, self._registry_pool.name: self._registry_pool}
         for name, task in self._tasks.items():
-            pools[name].stop.set()
-            if pools[name].engine is None:
+            self._all[name].stop.set()
+            if self._all[name].engine is None:
                 task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
@@ -171,7 +174,7 @@ class Pools:
 
     def set_shares(self, shares: PriorityShares) -> None:
         self.shares = shares
-        for pool in {**self._pools, self._registry_pool.name: self._registry_pool}.values():
+        for pool in self._all.values():
             if pool.engine is not None:
                 pool.engine.set_shares(shares)
 
@@ -212,13 +215,11 @@ class Pools:
 
     def errors(self) -> Mapping[str, DuetimeError]:
         """Why pools are not open, by name; empty when all are."""
-        pools = {**self._pools, self._registry_pool.name: self._registry_pool}
-        return {name: pool.error for name, pool in pools.items() if pool.error is not None}
+        return {name: pool.error for name, pool in self._all.items() if pool.error is not None}
 
     def parked(self) -> Mapping[str, int]:
         """How many consumers wait for a job, by pool; that of the registry's store is among them."""
-        pools = {**self._pools, self._registry_pool.name: self._registry_pool}
-        return {name: pool.engine.parked if pool.engine else 0 for name, pool in pools.items()}
+        return {name: pool.engine.parked if pool.engine else 0 for name, pool in self._all.items()}
 
     def _keep(self, pool: Pool) -> asyncio.Task[None]:
         """Hold the pool open until the end, opening it again whenever it broke."""
