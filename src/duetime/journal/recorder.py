@@ -77,9 +77,9 @@ class JournalRecorder(Recorder):
             "ack": self._acked,
             "finish": self._finished,
             "ack_by_id": self._acked_by_id,
-            "release": self._moved_one,
+            "release": self._moved,
             "give_back": self._moved,
-            "kill": self._moved_one,
+            "kill": self._moved,
             "cancel": self._moved,
             "reschedule": self._moved,
             "respawn": self._moved,
@@ -215,13 +215,10 @@ class JournalRecorder(Recorder):
         self._record(draft_moves(self._pool, call.queue, ends, self._time.now_ms()))
         return answers
 
-    def _moved_one(self, call: StoreCall, moved: Moved) -> Moved:
-        self._record(draft_moves(self._pool, call.queue, [moved], self._time.now_ms(), call.error))
-        return moved
-
-    def _moved(self, call: StoreCall, answers: Answers) -> Answers:
-        self._record(draft_moves(self._pool, call.queue, answers, self._time.now_ms()))
-        return answers
+    def _moved(self, call: StoreCall, outcome: Moved | Answers) -> Moved | Answers:
+        answers = [outcome] if isinstance(outcome, Moved) else outcome
+        self._record(draft_moves(self._pool, call.queue, answers, self._time.now_ms(), call.error))
+        return outcome
 
     def _purged(self, call: StoreCall, purged: Purged) -> Purged:
         if purged.removed:
