@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from duetime.duties import Duty
@@ -24,6 +25,8 @@ from duetime.stores.finishes import Finish, Finished
 log = logging.getLogger("duetime.consumer")
 
 T = TypeVar("T")
+
+_queue_of = attrgetter("queue")
 
 RENEWED_TOGETHER = 50
 """How many leases are renewed concurrently: enough for thousands, few enough to let the store serve others."""
@@ -68,10 +71,6 @@ def _has_finish(pending: PendingAck) -> bool:
 
 def _weight(pending: PendingAck) -> int:
     return finish_weight(pending.finish) if pending.finish else 0
-
-
-def _queue_of(lease: Lease) -> Queue:
-    return lease.queue
 
 
 class HeldLeases(Duty):

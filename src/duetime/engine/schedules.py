@@ -48,7 +48,7 @@ from duetime.model.job import (
 )
 from duetime.model.names import MAX_ID, Queue, check_id, check_queue
 from duetime.model.schedules import Missed, Overlap, SchedulePlan, cron, every, parse, plan, runs_between
-from duetime.stores.base import Finish, Mark, Pushed, get_all
+from duetime.stores.base import Finish, Mark, Pushed, get_all, list_all
 from duetime.wire.convert import PRIORITY_OUT, read_body, write_body
 from duetime.wire.messages import BackfillOut, JobScheduleIn, ScheduleOut
 from duetime.wire.payload import TICKS, Payload, write
@@ -299,16 +299,10 @@ class Schedules:
 
     async def _ticks(self, queue: Queue) -> AsyncIterator[tuple[Job, Tick]]:
         for state in TICK_STATES:
-            cursor: str | None = None
-            while True:
-                page = await self._engine.store.list_jobs(queue, state, cursor=cursor)
-                for job in page.jobs:
-                    tick = read_tick(job.body)
-                    if tick is not None:
+            async for jobs in list_all(self._engine.store, queue, state):
+                for job in jobs:
+                    if (tick := read_tick(job.body)) is not None:
                         yield job, tick
-                cursor = page.cursor
-                if cursor is None:
-                    break
 
     async def _replace(self, queue: Queue, tick_id: str, tick: Tick, namespace: str) -> ScheduleOut:
         """A process that is running the old tick loses its lease, and cannot put it back."""

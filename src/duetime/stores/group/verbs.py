@@ -1,6 +1,6 @@
 """The verbs of a group that concern several members: finding jobs, pushing, reserving and finishing."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from duetime.model.job import (
 from duetime.model.names import Queue, placing_part
 from duetime.stores.base import Ask, Cursor, Page, Push, Pushed, Reserved, Store, get_all, part_of, with_parts
 from duetime.stores.finishes import Finish, Finished, distinct_finishes, following_jobs
-from duetime.stores.group.member import PROBLEMS, MemberProblem, named, outcome_unknown, unknown_first
+from duetime.stores.group.member import PROBLEMS, MemberProblem, named, outcome_unknown
 from duetime.stores.group.members import Members
 
 # --- find
@@ -43,12 +43,28 @@ ListVerb = Callable[[Sequence[int], Store], Awaitable[Sequence[Any]]]
 async def find_each(members: Members, queue: Queue, ids: Sequence[str], verb: ListVerb) -> list[Any]:
     """One answer per id, from the first member that knows the job."""
     search = _Search(members, queue, ids, verb)
-    await search.at_homes()
-    if any(search.is_open(place) for place in range(len(ids))):
-        await members.read_again()
-        await search.at_homes()
-        await search.elsewhere()
-    return search.answers
+    await search.run()
+    return [
+        StoreUnavailable(problem.message, **problem.fields) if (problem := search.problem(place)) else answer
+        for place, answer in enumerate(search.answers)
+    ]
+
+
+async def find_lease(members: Members, lease: Lease, verb: Callable[[Store], Awaitable[T]]) -> T:
+    """The verb's answer from the member that holds the lease. Raises LeaseLost, or the problem of one of the homes."""
+
+    async def answers(_: Sequence[int], store: Store) -> list[T | LeaseLost]:
+        try:
+            return [await verb(store)]
+        except LeaseLost as lost:
+            return [lost]
+
+    search = _Search(members, lease.queue, [lease.id], answers)
+    await search.run()
+    [answer] = search.answers
+    if isinstance(answer, LeaseLost | None):
+        raise search.problem(0) or answer or LeaseLost.of(lease)
+    return answer
 
 
 class _Search:
@@ -58,33 +74,41 @@ class _Search:
         self._problems: dict[int, MemberProblem] = {}
         self._asked: list[set[str]] = [set() for _ in ids]
 
-    def is_open(self, place: int) -> bool:
+    async def run(self) -> None:
+        await self._at_homes()
+        if any(map(self._is_open, range(len(self._ids)))):
+            await self._members.read_again()
+            await self._at_homes()
+            await self._elsewhere()
+
+    def problem(self, place: int) -> MemberProblem | None:
+        """Why it is not known whether the job exists."""
+        return self._problems.get(place) if self._is_open(place) else None
+
+    def _is_open(self, place: int) -> bool:
         return self.answers[place] is None or isinstance(self.answers[place], LeaseLost | StoreUnavailable)
 
-    async def at_homes(self) -> None:
+    async def _at_homes(self) -> None:
         while True:
             turn: dict[str, list[int]] = {}
             for place, job_id in enumerate(self._ids):
-                if self.is_open(place):
+                if self._is_open(place):
                     homes = self._members.homes(self._queue, job_id)
                     name = next((name for name in homes if name not in self._asked[place]), None)
                     if name is not None:
                         turn.setdefault(name, []).append(place)
             if not turn:
-                break
+                return
             for place, problem in (await self._ask(turn)).items():
                 if place not in self._problems or not outcome_unknown(self._problems[place]):
                     self._problems[place] = problem
-        for place, problem in self._problems.items():
-            if self.is_open(place):
-                self.answers[place] = StoreUnavailable(problem.message, **problem.fields)
 
-    async def elsewhere(self) -> None:
+    async def _elsewhere(self) -> None:
         """Ask the members that are no homes of the job. Those that cannot answer are passed over: no known layout puts
         the job there.
         """
         turn: dict[str, list[int]] = {}
-        for place in filter(self.is_open, range(len(self._ids))):
+        for place in filter(self._is_open, range(len(self._ids))):
             for name in self._members.names:
                 if name not in self._asked[place]:
                     turn.setdefault(name, []).append(place)
@@ -97,40 +121,11 @@ class _Search:
         answers = await self._members.ask_each({name: partial(self._verb, places) for name, places in turn.items()})
         for name, found in answers.found.items():
             for place, answer in zip(turn[name], found, strict=True):
-                # LeaseLost replaces no earlier answer: that another member cannot be asked says more.
+                # LeaseLost replaces no earlier answer.
                 is_answer = answer is not None and not isinstance(answer, LeaseLost)
                 if is_answer or (answer is not None and self.answers[place] is None):
                     self.answers[place] = answer
         return {place: problem for name, problem in answers.problems.items() for place in turn[name]}
-
-
-async def find_lease(members: Members, lease: Lease, verb: Callable[[Store], Awaitable[T]]) -> T:
-    """The verb's answer from the member that holds the lease. Raises LeaseLost, or the problem of one of the homes."""
-    problems: list[MemberProblem] = []
-    lost = LeaseLost()
-    async for name, is_home in _candidates(members, lease):
-        try:
-            return await members.call(name, verb)
-        except LeaseLost as error:
-            lost = error
-        except PROBLEMS as error:
-            if is_home:
-                problems.append(error)
-    raise unknown_first(problems)[0] if problems else lost
-
-
-async def _candidates(members: Members, lease: Lease) -> AsyncIterator[tuple[str, bool]]:
-    """The members to ask, and whether each is a home of the job."""
-    homes = members.homes(lease.queue, lease.id)
-    for name in homes:
-        yield name, True
-    await members.read_again()
-    new = [name for name in members.homes(lease.queue, lease.id) if name not in homes]
-    for name in new:
-        yield name, True
-    for name in members.names:
-        if name not in homes and name not in new:
-            yield name, False
 
 
 # --- push

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import hiredis
 from redis.exceptions import NoScriptError, ResponseError
@@ -29,6 +29,9 @@ from duetime.stores.redis.connect import SingleAddress, single_address
 from duetime.stores.redis.link import Link
 from duetime.stores.redis.pipe import Argument, Lost, Unsent, is_read_only, pack, pack_arguments, read_error
 from duetime.stores.redis.scripts import hashes, sources
+
+if TYPE_CHECKING:
+    from duetime.stores.redis.store import RedisStore
 
 T = TypeVar("T")
 Asked = TypeVar("Asked")
@@ -113,18 +116,12 @@ PushAnswers = Sequence[Pushed | DuetimeError]
 AckAnswers = Sequence[Moved | LeaseLost | StoreUnavailable | None]
 
 
-class GeneralVerbs(Protocol):
-    """What declined calls use: the store."""
-
-    def push(self, queue: Queue, requests: Sequence[Push]) -> Coroutine[Any, Any, PushAnswers]: ...
-    def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Coroutine[Any, Any, Reserved]: ...
-    def ack_general(self, lease: Lease, *, after_a_loss: bool) -> Coroutine[Any, Any, AckAnswers]: ...
-
-
 class RedisOneJob:
-    """Implements `base.OneJob`: the short scripts, sent in the turn of the event loop that asks."""
+    """Implements `base.OneJob`: the short scripts, sent in the turn of the event loop that asks. Declined calls use the
+    verbs of the `store`.
+    """
 
-    def __init__(self, store: GeneralVerbs, link: Link, clock: Clock | None, url: str) -> None:
+    def __init__(self, store: "RedisStore", link: Link, clock: Clock | None, url: str) -> None:
         self.store = store
         self._link, self._clock, self._url = link, clock, url
         self.backoff = FastPathBackoff()
