@@ -9,11 +9,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -52,7 +50,7 @@ from duetime.console.saved_views import delete_view, save_view
 from duetime.console.searches import TextSearches
 from duetime.console.sessions import DEV, Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
-from duetime.console.visit import FOLDER, LANGUAGE, ROOT, ConsoleServices, Visit, link, make_environment
+from duetime.console.visit import FOLDER, LANGUAGE, ROOT, ConsoleServices, Templates, Visit, link
 from duetime.http.exchange import ClientGone
 from duetime.model.errors import DuetimeError, Forbidden, NotFound
 from duetime.model.topic import Status
@@ -221,24 +219,6 @@ class SharedPages:
         return await asyncio.shield(known[1])
 
 
-class CompiledTemplates:
-    """Compiles all templates in a thread before the first page is shown: the API would wait 10 to 40 ms for each."""
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        self._compiling: asyncio.Task[None] | None = None
-
-    async def wait(self) -> None:
-        if self._compiling is None:
-            self._compiling = asyncio.create_task(asyncio.to_thread(self._compile))
-        await asyncio.shield(self._compiling)
-
-    def _compile(self) -> None:
-        for name in self._environment.list_templates():
-            with suppress(OSError):  # the page that needs it says so, if it cannot be read then
-                self._environment.get_template(name)
-
-
 async def _answer(page: Awaitable[Response]) -> Response:
     return await page
 
@@ -259,9 +239,9 @@ def make_console(parts: ConsoleParts) -> ASGIApp:
         BulkRuns(registry, parts.pools.engine),
         failed,
         searches,
-        make_environment(),
+        Templates(),
     )
-    serve = partial(_serve, services, SharedPages(), CompiledTemplates(services.environment))
+    serve = partial(_serve, services, SharedPages())
     routes: list[BaseRoute] = [
         *(Route(ROOT + one.path, serve(one), methods=["GET"]) for one in PAGES),
         *(Route(ROOT + one.path, serve(one), methods=["POST"]) for one in ACTIONS),
@@ -301,7 +281,7 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
 
 
 def _serve(
-    services: ConsoleServices, shared: SharedPages, compiled: CompiledTemplates, route: ConsoleRoute
+    services: ConsoleServices, shared: SharedPages, route: ConsoleRoute
 ) -> Callable[[Request], Awaitable[Response]]:
     async def serve(request: Request) -> Response:
         language = choose(
@@ -310,7 +290,6 @@ def _serve(
             services.parts.settings.language,
         )
         visit = Visit(request, services, None, language)
-        await compiled.wait()
         try:
             visit.session_or_none = await _session(services, request)
             if request.method == "POST":
@@ -324,12 +303,12 @@ def _serve(
                 await visit.read_form()
             return await _handle(visit, route, shared)
         except DuetimeError as error:
-            return _problem(visit, error)
+            return await _problem(visit, error)
         except (ClientGone, OSError):
             raise
         except Exception:
             log.exception("console_failed")
-            return _problem(visit, DuetimeError(visit.say("error.crashed")))
+            return await _problem(visit, DuetimeError(visit.say("error.crashed")))
 
     return serve
 
@@ -372,9 +351,9 @@ def _to_login(visit: Visit) -> Response:
     return RedirectResponse(to, 303)
 
 
-def _problem(visit: Visit, error: DuetimeError) -> Response:
+async def _problem(visit: Visit, error: DuetimeError) -> Response:
     """A page that says what is wrong. An action that was refused leads back to the page that it was posted from."""
     refused = error.status < 500 and error.status not in (401, 403)
     if visit.request.method == "POST" and visit.session_or_none is not None and refused:
         return visit.go(text=visit.say("error.refused", message=visit.explain(error.message)), kind="problem")
-    return visit.page("error.html", error.status, error=error, message=visit.explain(error.message))
+    return await visit.page("error.html", error.status, error=error, message=visit.explain(error.message))

@@ -31,7 +31,7 @@ COOKIE = "duetime_session"
 async def show_login(visit: Visit) -> Response:
     if visit.session_or_none is not None:
         return RedirectResponse(f"{ROOT}/", 303)
-    return visit.page("login.html", problem="", wanted=_wanted(visit))
+    return await visit.page("login.html", problem="", wanted=_wanted(visit))
 
 
 async def log_in(visit: Visit) -> Response:
@@ -39,7 +39,7 @@ async def log_in(visit: Visit) -> Response:
         session = await visit.parts.logins.attempt(visit.request.scope, visit.field("user"), lambda: _identify(visit))
     except (Unauthorized, TooManyRequests) as error:
         key = "login.too_many" if isinstance(error, TooManyRequests) else "login.wrong"
-        return visit.page("login.html", error.status, problem=visit.say(key), wanted=_wanted(visit))
+        return await visit.page("login.html", error.status, problem=visit.say(key), wanted=_wanted(visit))
     secret = await visit.services.sessions.open(session)
     await visit.services.actions.write(session.user, "login", session.namespace or "console")
     response = RedirectResponse(_wanted(visit) or f"{ROOT}/", 303)

@@ -1,7 +1,9 @@
 """One request to the console: who asks, in which language, and how it is answered."""
 
+import asyncio
 import hashlib
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,10 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, pass_context
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, Template, pass_context
 from jinja2.bccache import Bucket
 from jinja2.runtime import Context
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -81,6 +83,7 @@ MENU: Sequence[tuple[str, Sequence[tuple[str, Role, bool]]]] = (
 )
 """The pages in the order of the menu: name, least role, and whether a session for one namespace does not see it."""
 FOLDER = Path(str(files("duetime.console")))
+_NEEDED = re.compile(r'{% (?:extends|import|include) "([\w.]+)"')
 
 
 def link(path: str, **query: object) -> str:
@@ -197,6 +200,26 @@ def make_environment() -> Environment:
     return environment
 
 
+class Templates:
+    """Compiles a template, and those that it needs, in a thread when it is first needed: the API would wait 10 to 40 ms
+    for each.
+    """
+
+    def __init__(self) -> None:
+        self._environment = make_environment()
+        self._loaded: dict[str, Template] = {}
+
+    async def load(self, name: str) -> Template:
+        if name not in self._loaded:
+            self._loaded[name] = await asyncio.to_thread(self._load, name)
+        return self._loaded[name]
+
+    def _load(self, name: str) -> Template:
+        for needed in _NEEDED.findall((FOLDER / "templates" / name).read_text()):
+            self._load(needed)
+        return self._environment.get_template(name)
+
+
 @dataclass(frozen=True)
 class ConsoleServices:
     """What all visits share: users, sessions, the log of actions, the templates."""
@@ -208,7 +231,7 @@ class ConsoleServices:
     bulk_runs: BulkRuns
     failures: Failures
     searches: TextSearches
-    environment: Environment
+    templates: Templates
 
 
 class Visit:
@@ -427,9 +450,14 @@ class Visit:
 
     # --- answers
 
-    def page(self, template: str, status: int = 200, **data: Any) -> Response:
+    def text(self, text: str) -> Response:
+        """A few words for a place of the page, which the page's script asks for."""
+        return HTMLResponse(escape(text))
+
+    async def page(self, name: str, status: int = 200, **data: Any) -> Response:
+        template = await self.services.templates.load(name)
         notice = {} if self.is_partial else self._notice()
-        text = self.services.environment.get_template(template).render(
+        text = template.render(
             visit=self,
             t=self.say,
             session=self.session_or_none,

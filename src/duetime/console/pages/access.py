@@ -32,7 +32,7 @@ async def _page(visit: Visit, secret: str = "") -> Response:
     queues = Counter((line.pool, line.queue.namespace) for line in snapshot.lines if line.queue != SCHEDULES)
     tokens = await _tokens(visit)
     held = Counter((token.pool, token.namespace) for token in tokens)
-    return visit.page(
+    return await visit.page(
         "access.html",
         tokens=[(token, limits.get(token.key)) for token in tokens],
         namespaces=[
@@ -88,7 +88,7 @@ async def show_audit(visit: Visit) -> Response:
     given = visit.query.get("page", "1")
     page = min(max(int(given), 1), pages) if given.isascii() and given.isdigit() and len(given) < 6 else 1
     shown = actions[(page - 1) * ACTIONS_PER_PAGE : page * ACTIONS_PER_PAGE]
-    return visit.page("audit.html", actions=shown, find=find, page=page, pages=pages, total=len(actions))
+    return await visit.page("audit.html", actions=shown, find=find, page=page, pages=pages, total=len(actions))
 
 
 def _words(visit: Visit, action: str) -> str:
@@ -96,7 +96,7 @@ def _words(visit: Visit, action: str) -> str:
 
 
 async def show_password(visit: Visit) -> Response:
-    return visit.page("password.html")
+    return await visit.page("password.html")
 
 
 async def change_password(visit: Visit) -> Response:

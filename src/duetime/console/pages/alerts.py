@@ -37,7 +37,7 @@ async def show_alerts(visit: Visit) -> Response:
         visit, snapshot, await pool_health(visit), await parts.live.processes(), await parts.live.meters.journal()
     )
     addresses = [*settings.addresses, *settings.channels.values()]
-    return visit.page(
+    return await visit.page(
         "alerts.html",
         problems=problems,
         past=[(one, _past_title(visit, one)) for one in read_past(parts.registry_copy.get(PAST, KEY))],
@@ -104,7 +104,7 @@ async def show_mail(visit: Visit) -> Response:
     await visit.parts.registry_copy.refresh()
     settings = read_settings(visit.parts.registry_copy.get(SETTINGS, KEY))
     known = [one for one in [*settings.addresses, *settings.channels.values()] if is_mail(one)]
-    return visit.page(
+    return await visit.page(
         "mail.html",
         mail_server=settings.mail_server,
         test_address=known[0] if known else "",

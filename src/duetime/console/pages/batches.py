@@ -90,7 +90,7 @@ async def show_batches(visit: Visit) -> Response:
                 if row is not None and len(rows) < MOST:
                     rows.append(row)
     rows.sort(key=lambda row: -row.record.opened_at)
-    return visit.page("batches.html", rows=rows)
+    return await visit.page("batches.html", rows=rows)
 
 
 async def _row(visit: Visit, pool: str, namespace: str, batch_id: str, body: bytes) -> BatchRow | None:

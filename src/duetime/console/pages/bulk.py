@@ -61,7 +61,7 @@ async def show_bulk(visit: Visit) -> Response:
             new_due(visit)
         except InvalidRequest as refused:
             visit.errors = getattr(refused, "errors", {"when": refused.message})
-    return visit.page(
+    return await visit.page(
         "bulk.html",
         pool=pool,
         queue=queue,
@@ -100,7 +100,7 @@ async def do_bulk(visit: Visit) -> Response:
 
 async def show_run(visit: Visit) -> Response:
     run = await _run(visit)
-    return visit.page("bulk_run.html", run=run)
+    return await visit.page("bulk_run.html", run=run)
 
 
 async def undo(visit: Visit) -> Response:

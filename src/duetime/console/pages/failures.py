@@ -60,7 +60,7 @@ async def show_failures(visit: Visit) -> Response:
     rows = await _details(visit, [(place, job.id) for place, job in page[:PER_PAGE]])
     last = page[PER_PAGE - 1][1] if len(page) > PER_PAGE else None
     group = next((one for one in seen.groups if one.key == wanted.group), None)
-    return visit.page(
+    return await visit.page(
         "failures.html",
         seen=seen,
         wanted=wanted,
@@ -148,7 +148,7 @@ async def preview_action(visit: Visit) -> Response:
     verb = chosen(DEAD_VERBS, visit.given("verb"))
     act = await _chosen(visit, visit.now)
     first = [(place, job_id) for place, ids in act.ids.items() for job_id in ids[:ROWS]][:ROWS]
-    return visit.page(
+    return await visit.page(
         "failures_act.html",
         verb=verb,
         act=act,

@@ -4,7 +4,7 @@ import asyncio
 import base64
 from typing import Any
 
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from duetime.console.action_log import changes
 from duetime.console.errors_seen import FoldedTrace, fold_frames, quote_error
@@ -46,7 +46,7 @@ async def show_job(visit: Visit) -> Response:
     running = job if job is not None and job.state is State.LEASED else None
     registry = visit.engine().store.registry
     tries = _with_last_error(timeline.tries, job)
-    return visit.page(
+    return await visit.page(
         "job.html",
         pool=pool,
         queue=queue,
@@ -166,7 +166,7 @@ async def show_time(visit: Visit) -> Response:
             said = visit.say("form.means", at=full_time(at, visit.zone).replace(".000", ""), span=visit.from_now(at))
         except InvalidTime as error:
             said = visit.explain(error.message)
-    return HTMLResponse(visit.services.environment.from_string("{{ text }}").render(text=said))
+    return visit.text(said)
 
 
 # --- new, edited and cloned jobs
@@ -186,7 +186,7 @@ async def show_new(visit: Visit) -> Response:
     can_format = kind == "JSON" and encoding == "text" and formatted != body
     if can_format and visit.query.get("format"):
         body, can_format = formatted, False
-    return visit.page(
+    return await visit.page(
         "new.html",
         pool=pool,
         queue=queue,

@@ -213,7 +213,7 @@ async def list_jobs(visit: Visit) -> Response:
         cursor = visit.query.get("cursor") or None
         found = await find_jobs(visit, wanted, cursor=cursor, most=PER_PAGE, look_at=LOOK_AT)
     trail = [one for one in visit.query.get("trail", "").split("\n") if one.count(":") >= 2 or one == "-"][-MOST_TRAIL:]
-    return visit.page(
+    return await visit.page(
         "jobs.html",
         pool=pool,
         queue=queue,
@@ -258,7 +258,7 @@ async def _list_all(visit: Visit) -> Response:
     seen = (line for line in snapshot.lines if visit.sees(line.pool, line.queue.namespace) and not line.is_internal)
     lines = [line for line in seen if getattr(line.counts, state)]
     found = await _next_jobs(visit, state, lines)
-    return visit.page(
+    return await visit.page(
         "all_jobs.html",
         state=state,
         tabs=ALL_TABS,

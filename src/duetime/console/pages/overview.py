@@ -74,7 +74,7 @@ async def show_overview(visit: Visit) -> Response:
     journal = await live.meters.journal() if everything else None
     ahead, retrying = await live.due.read(visit.sees), await live.retrying.read(visit.sees)
     history = live.meters.history("hour")[-60:] if everything and not visit.scope[1] else []
-    return visit.page(
+    return await visit.page(
         "overview.html",
         counts=sums.counts,
         queues=sums.queues,

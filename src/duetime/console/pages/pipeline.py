@@ -25,7 +25,7 @@ REPORT_POLICY = (
 async def show_pipeline(visit: Visit) -> Response:
     lake = local_lake(visit.parts.settings.lake)
     known = await asyncio.to_thread(read_lake, lake) if lake is not None else None
-    return visit.page(
+    return await visit.page(
         "pipeline.html",
         setting=visit.parts.settings.lake,
         known=known,

@@ -90,7 +90,7 @@ async def list_queues(visit: Visit) -> Response:
     pages = max(1, -(-len(places) // PER_PAGE))
     page = min(read_number(visit.query.get("page", ""), 1), pages)
     shown = await live.snapshots.lines_of(places[(page - 1) * PER_PAGE : page * PER_PAGE])
-    return visit.page(
+    return await visit.page(
         "queues.html",
         rows=await _rows(visit, shown),
         sort=sort,
@@ -184,7 +184,7 @@ async def show_queue(visit: Visit) -> Response:
             span, bars = wider, await _due_bars(visit, pool, queue, counts.now, wider)
             if any(bar.value for bar in bars):
                 break
-    return visit.page(
+    return await visit.page(
         "queue.html",
         line=line,
         rules=rules,

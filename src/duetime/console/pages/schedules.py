@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 from cronsim import CronSim, CronSimError
 from msgspec import UNSET, Raw
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from duetime.console.formats import clock_time, number
 from duetime.console.forms import FormReader, read_span, whole_number
@@ -75,7 +75,7 @@ async def show_schedules(visit: Visit) -> Response:
             listed = await schedules.list_of(declared, lambda namespace, pool=pool: visit.sees(pool, namespace))
             found += [ScheduleRow(pool, one) for one in listed]
     found.sort(key=lambda row: (row.schedule.paused, row.schedule.next_at))
-    return visit.page("schedules.html", rows=found[:MOST], hidden=max(len(found) - MOST, 0))
+    return await visit.page("schedules.html", rows=found[:MOST], hidden=max(len(found) - MOST, 0))
 
 
 async def show_schedule(visit: Visit) -> Response:
@@ -89,7 +89,7 @@ async def show_schedule(visit: Visit) -> Response:
     is_edit = bool(visit.given("edit") or known)
     body, encoding = _body_of(known)
     when, zone = _when_of(known)
-    return visit.page(
+    return await visit.page(
         "schedule.html",
         known=known,
         is_edit=is_edit,
@@ -164,7 +164,7 @@ async def show_means(visit: Visit) -> Response:
             read_schedule(text, zone)
         except DuetimeError as error:
             said = visit.explain(error.message)
-    return HTMLResponse(visit.services.environment.from_string("{{ text }}").render(text=said))
+    return visit.text(said)
 
 
 # --- actions
@@ -240,7 +240,7 @@ async def run_schedule(visit: Visit) -> Response:
 async def show_backfill(visit: Visit) -> Response:
     """The form that asks for the span of the past whose runs are pushed."""
     namespace, name = _place(visit)
-    return visit.page("backfill.html", known=await Schedules(visit.engine()).get(namespace, name))
+    return await visit.page("backfill.html", known=await Schedules(visit.engine()).get(namespace, name))
 
 
 async def backfill_schedule(visit: Visit) -> Response:

@@ -36,7 +36,7 @@ async def search(visit: Visit) -> Response:
     if len(wanted) > LONGEST:
         raise InvalidRequest(f"text to search for must have at most {LONGEST} characters")
     if not wanted:
-        return visit.page("search.html", q="", found=[], old=[], is_whole=True, queues=[], topics=[], run=None)
+        return await visit.page("search.html", q="", found=[], old=[], is_whole=True, queues=[], topics=[], run=None)
     if place := await _in_queue(visit, wanted):
         return visit.go(place)
     found = await _by_id(visit, wanted) if _is_id(wanted) else []
@@ -51,7 +51,7 @@ async def search(visit: Visit) -> Response:
     run = None
     if not found and not exact:
         run = await _start(visit, wanted)
-    return visit.page(
+    return await visit.page(
         "search.html",
         q=wanted,
         found=found,
@@ -191,4 +191,4 @@ async def _run(visit: Visit) -> TextSearch:
 
 
 async def _show(visit: Visit, run: TextSearch) -> Response:
-    return visit.page("search.html", q=run.text, found=[], old=[], is_whole=True, queues=[], topics=[], run=run)
+    return await visit.page("search.html", q=run.text, found=[], old=[], is_whole=True, queues=[], topics=[], run=run)

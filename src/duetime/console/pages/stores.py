@@ -29,7 +29,7 @@ async def show_stores(visit: Visit) -> Response:
     parts = visit.parts
     errors = parts.pools.errors()
     urls = parts.pools.urls
-    return visit.page(
+    return await visit.page(
         "stores.html",
         pools=[(one, mask(urls[one.name]), errors.get(one.name)) for one in await pool_health(visit)],
         members={name: _members(url) for name, url in urls.items()},

@@ -50,4 +50,6 @@ async def show_tasks(visit: Visit) -> Response:
             ("rates", rates_chart(visit, points, span, ("finished", "failed"))),
             ("run", run_chart(visit, points, span)),
         )
-    return visit.page("tasks.html", rows=rows[:MOST], history=span, histories=list(SPANS), task=task, charts=charts)
+    return await visit.page(
+        "tasks.html", rows=rows[:MOST], history=span, histories=list(SPANS), task=task, charts=charts
+    )

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from duetime.callbacks.failing_topics import TopicTrouble
 from duetime.callbacks.outcome import CallbackAnswer, Verdict, judge
@@ -119,7 +119,7 @@ async def list_topics(visit: Visit) -> Response:
     pages = max(1, -(-len(rows) // PER_PAGE))
     given = visit.query.get("page", "1")
     page = min(max(int(given), 1), pages) if given.isdigit() and len(given) < 6 else 1
-    return visit.page(
+    return await visit.page(
         "topics.html",
         rows=await _rows(visit, rows[(page - 1) * PER_PAGE : page * PER_PAGE]),
         find=find,
@@ -173,7 +173,7 @@ async def _page(visit: Visit, *, sample: SampleOut | None = None, secret: str = 
     troubles = (await _troubles(visit)).get(place.key, [])
     calls = await last_calls(visit.parts.settings, place.pool, place.queue, CALLS)
     times = sorted(call.entry.ms for call in calls)
-    return visit.page(
+    return await visit.page(
         "topic.html",
         pool=place.pool,
         queue=place.queue,
@@ -229,7 +229,7 @@ async def show_new_topic(visit: Visit, sample: SampleOut | None = None) -> Respo
         visit.check_sees(visit.pool(), queue.namespace)
         like = await visit.parts.topics.get(TopicAddress(visit.pool(), queue))
     new = {"new_method": NEW_METHOD, "new_success": NEW_SUCCESS}
-    return visit.page(
+    return await visit.page(
         "topic_new.html",
         pools=visit.parts.pools.names,
         topic=like,
@@ -244,7 +244,7 @@ async def show_schedule(visit: Visit) -> Response:
     """What a retry schedule means that somebody is typing."""
     cap = visit.query.get("cap", "0")
     number = int(cap) if cap.isascii() and cap.isdigit() and len(cap) < 6 else 0
-    return _text(visit, schedule_words(visit, visit.query.get("schedule", "")[:200], number))
+    return visit.text(schedule_words(visit, visit.query.get("schedule", "")[:200], number))
 
 
 async def check_key(visit: Visit) -> Response:
@@ -258,11 +258,7 @@ async def check_key(visit: Visit) -> Response:
         text = visit.say("topic.key_free")
     except DuetimeError as error:
         text = visit.explain(error.message)
-    return _text(visit, text)
-
-
-def _text(visit: Visit, text: str) -> Response:
-    return HTMLResponse(visit.services.environment.from_string("{{ text }}").render(text=text))
+    return visit.text(text)
 
 
 # --- actions
@@ -391,5 +387,5 @@ async def check_condition(visit: Visit) -> Response:
     except DuetimeError as error:
         text = visit.explain(error.message)
     if visit.is_partial:
-        return _text(visit, text)
+        return visit.text(text)
     return await _page(visit, condition=condition, answer=answer, verdict=text)

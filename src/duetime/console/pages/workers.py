@@ -61,7 +61,7 @@ async def show_workers(visit: Visit) -> Response:
     everything = not visit.session.namespace
     spaces = sorted({(one.pool, one.queue.namespace) for one in lines if one.queue != SCHEDULES})
     workers = await _workers(visit, spaces)
-    return visit.page(
+    return await visit.page(
         "workers.html",
         processes=await visit.parts.siblings.workers() if everything else [],
         parked=sum(sum(one.parked.values()) for one in await visit.parts.live.processes()) if everything else None,
