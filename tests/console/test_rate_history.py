@@ -11,7 +11,7 @@ import pytest
 
 import duetime
 from duetime.console.live import LiveFigures
-from duetime.console.pages.overview import cut_peaks
+from duetime.console.pages.history_charts import cut_peaks
 from duetime.console.pages.queues import much_different
 from duetime.console.queue_history import KIND as QUEUES_KIND
 from duetime.console.queue_history import TASKS_KIND, coarser

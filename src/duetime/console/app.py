@@ -5,9 +5,7 @@ policy without inline script or style; every POST must come from a page of the s
 and only loopback is answered.
 """
 
-import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +44,7 @@ from duetime.console.pages import (
 )
 from duetime.console.pages.jobs import preview
 from duetime.console.parts import ConsoleParts
+from duetime.console.refreshes import Handler, Refreshes
 from duetime.console.saved_views import delete_view, save_view
 from duetime.console.searches import TextSearches
 from duetime.console.sessions import DEV, Session, Sessions
@@ -58,9 +57,6 @@ from duetime.protocols.local_guard import OTHER_SITE, is_same_origin, local_only
 
 log = logging.getLogger("duetime.console")
 
-Handler = Callable[[Visit], Awaitable[Response]]
-
-SHARED_S = 1.0
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -204,25 +200,6 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
 )
 
 
-class SharedPages:
-    """The refreshed parts of pages, each rendered once in a while for all visitors with the same view."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], tuple[float, asyncio.Task[Response]]] = {}
-
-    async def refresh(self, visit: Visit, handler: Handler) -> Response:
-        key, now = visit.view(), time.monotonic()
-        known = self._known.get(key)
-        if known is None or known[0] < now:
-            self._known = {view: one for view, one in self._known.items() if one[0] >= now}
-            known = self._known[key] = now + SHARED_S, asyncio.create_task(_answer(handler(visit)))
-        return await asyncio.shield(known[1])
-
-
-async def _answer(page: Awaitable[Response]) -> Response:
-    return await page
-
-
 def make_console(parts: ConsoleParts) -> ASGIApp:
     """An ASGI application for everything under /console."""
     registry = lambda: parts.pools.registry  # noqa: E731
@@ -241,7 +218,7 @@ def make_console(parts: ConsoleParts) -> ASGIApp:
         searches,
         Templates(),
     )
-    serve = partial(_serve, services, SharedPages())
+    serve = partial(_serve, services, Refreshes())
     routes: list[BaseRoute] = [
         *(Route(ROOT + one.path, serve(one), methods=["GET"]) for one in PAGES),
         *(Route(ROOT + one.path, serve(one), methods=["POST"]) for one in ACTIONS),
@@ -281,7 +258,7 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
 
 
 def _serve(
-    services: ConsoleServices, shared: SharedPages, route: ConsoleRoute
+    services: ConsoleServices, refreshes: Refreshes, route: ConsoleRoute
 ) -> Callable[[Request], Awaitable[Response]]:
     async def serve(request: Request) -> Response:
         language = choose(
@@ -301,7 +278,7 @@ def _serve(
                     raise Forbidden(visit.say("error.role", role=visit.say(f"role.{route.role.name.lower()}")))
             if request.method == "POST":
                 await visit.read_form()
-            return await _handle(visit, route, shared)
+            return await _handle(visit, route, refreshes)
         except DuetimeError as error:
             return await _problem(visit, error)
         except (ClientGone, OSError):
@@ -313,11 +290,9 @@ def _serve(
     return serve
 
 
-async def _handle(visit: Visit, route: ConsoleRoute, shared: SharedPages) -> Response:
+async def _handle(visit: Visit, route: ConsoleRoute, refreshes: Refreshes) -> Response:
     if visit.is_partial:
-        response = await (shared.refresh(visit, route.handler) if route.is_shared else route.handler(visit))
-        is_seen = response.headers.get("x-seen", "-") == visit.request.headers.get("x-seen")
-        return Response(status_code=204) if is_seen else response
+        return await refreshes.answer(visit, route.handler, is_shared=route.is_shared)
     if route.form is None:
         return await route.handler(visit)
     try:

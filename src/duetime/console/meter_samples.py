@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -108,7 +107,7 @@ class MeterSamples:
         self.tasks = QueueHistory(history.records.of_kind(TASKS_KIND, QUEUES_KEPT_S))
         self._sample_s = sample_s
         self._keep_s = keep_s
-        self._samples: deque[MeterSample] = deque(maxlen=POINTS + 1)
+        self._gains: deque[MeterGain] = deque(maxlen=POINTS)
         self._recent: deque[MeterSample] = deque(maxlen=3)
         self._late_marks: deque[tuple[float, Mapping[Labels, Sequence[float]]]] = deque(maxlen=2)
         self._run_marks: deque[Mapping[Labels, Sequence[float]]] = deque(maxlen=2)
@@ -141,10 +140,9 @@ class MeterSamples:
         return self._sample_s
 
     async def _remember(self, sample: MeterSample) -> None:
-        # Only the last few samples know the queues apart: there may be a thousand of them.
-        self._samples.append(
-            sample._replace(by_queue={}, late_by_queue={}, run_by_queue={}, by_task={}, run_by_task={})
-        )
+        if self._recent:
+            self._gains.append(gain_between(self._recent[-1], sample))
+        # Only the last few samples are kept: they know the queues apart, of which there may be a thousand.
         self._recent.append(sample)
         if not self._late_marks or sample.at - self._late_marks[-1][0] >= LATE_MARK_S:
             self._late_marks.append((sample.at, sample.late_by_queue))
@@ -252,10 +250,9 @@ class MeterSamples:
     def history(self, span: str) -> list[RatePoint]:
         """Points of the last hour or day: what this process knows, before that and of other servers what was kept."""
         since = time.time() - SPANS_S[span]
-        gains, samples = self._history.read(since), list(self._samples)
-        own = [gain_between(before, after) for before, after in pairwise(samples)]
+        gains, own = self._history.read(since), self._gains
         if own:
-            begin = samples[0].at
+            begin = own[0].at - own[0].seconds
             kept = [gain for gain in gains.get(self._history.server, []) if gain.at <= begin]
             gains[self._history.server] = [*kept, *own]
         return rate_points(gains, since=since, width_s=SPANS_S[span] / POINTS)

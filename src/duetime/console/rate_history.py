@@ -87,19 +87,23 @@ def rate_points(gains: Mapping[str, Sequence[MeterGain]], *, since: float, width
     for server, found in gains.items():
         for gain in found:
             parts = max(1, round(gain.seconds / width_s))
-            part = MeterGain(
-                gain.at,
-                gain.seconds / parts,
-                {name: count / parts for name, count in gain.counts.items()},
-                [(edge, count / parts) for edge, count in gain.lateness],
-                [(edge, count / parts) for edge, count in gain.run],
-                gain.backlog,
-            )
+            part = gain if parts == 1 else _divided(gain, parts)
             for number in range(parts):
                 middle = gain.at - gain.seconds + (number + 0.5) * part.seconds
                 if middle >= since:
                     slots[int(middle // width_s)][server].append(part)
     return [_point((slot + 1) * width_s, by_server) for slot, by_server in sorted(slots.items())]
+
+
+def _divided(gain: MeterGain, parts: int) -> MeterGain:
+    return MeterGain(
+        gain.at,
+        gain.seconds / parts,
+        {name: count / parts for name, count in gain.counts.items()},
+        [(edge, count / parts) for edge, count in gain.lateness],
+        [(edge, count / parts) for edge, count in gain.run],
+        gain.backlog,
+    )
 
 
 def _point(at: float, by_server: Mapping[str, Sequence[MeterGain]]) -> RatePoint:
@@ -123,6 +127,8 @@ def _point(at: float, by_server: Mapping[str, Sequence[MeterGain]]) -> RatePoint
 
 def add_up(gains: Sequence[MeterGain]) -> MeterGain:
     """The gains of one server that follow each other as one; the backlog is the last that is known."""
+    if len(gains) == 1:
+        return gains[0]
     counts: dict[str, float] = defaultdict(float)
     for gain in gains:
         for name, count in gain.counts.items():

@@ -175,6 +175,7 @@ def make_environment() -> Environment:
         about=_about,
         seconds=_seconds,
         duration=humanise.exact_duration,
+        chart_json=charts.chart_json,
         when=_when,
         clock=_clock,
         size=humanise.size,

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -14,8 +13,9 @@ from starlette.responses import Response, StreamingResponse
 from duetime.alerts.problems import FIRING
 from duetime.console.charts import Bar
 from duetime.console.formats import number
-from duetime.console.live import LiveFigures, ProcessState
-from duetime.console.meter_samples import SPANS_S, JournalLag
+from duetime.console.live import ProcessState
+from duetime.console.meter_samples import JournalLag
+from duetime.console.pages.history_charts import history_charts
 from duetime.console.problems import (
     SNOOZE_S,
     SNOOZED,
@@ -31,7 +31,6 @@ from duetime.console.problems import (
     snoozed,
 )
 from duetime.console.queue_snapshots import LiveQueue, QueueSnapshot
-from duetime.console.rate_history import RatePoint
 from duetime.console.sums import DueAhead
 from duetime.console.visit import Visit, chosen
 from duetime.model.errors import DuetimeError, Forbidden, NoAnswer, VersionConflict
@@ -73,7 +72,8 @@ async def show_overview(visit: Visit) -> Response:
     processes = await live.processes()
     journal = await live.meters.journal() if everything else None
     ahead, retrying = await live.due.read(visit.sees), await live.retrying.read(visit.sees)
-    history = live.meters.history("hour")[-60:] if everything and not visit.scope[1] else []
+    points = live.meters.history("hour") if everything else []
+    history = points[-60:] if not visit.scope[1] else []
     return await visit.page(
         "overview.html",
         counts=sums.counts,
@@ -89,7 +89,11 @@ async def show_overview(visit: Visit) -> Response:
         problems=await read_problems(visit, snapshot, health, processes, journal),
         span=span,
         spans=SPANS,
-        chart=_chart(visit, span, live) if everything and span != "month" else None,
+        charts=history_charts(
+            visit, points if span == "hour" else live.meters.history(span), span, ("rates", "lateness")
+        )
+        if everything and span != "month"
+        else (),
         days=day_bars(visit, await live.totals.days(visit.sees)) if span == "month" else None,
         ahead=_ahead_bars(visit, ahead) if ahead else None,
         ahead_is_whole=ahead.is_whole if ahead else True,
@@ -214,59 +218,6 @@ async def _ping(visit: Visit, name: str) -> PoolHealth:
     except TimeoutError:
         return PoolHealth(name, None, 0.0, NoAnswer.code)
     return PoolHealth(name, info, (time.perf_counter() - began) * 1000, stuck=engine.stuck)
-
-
-def _chart(visit: Visit, span: str, live: LiveFigures) -> dict[str, Any]:
-    """What the page's script draws with uPlot: columns of numbers, the first of which is the time."""
-    points: Sequence[RatePoint] = live.meters.history(span)
-    names = ("accepted", "finished", "failed")
-    rates = [[round(one.rates.get(name, 0), 3) for one in points] for name in names]
-    width = SPANS_S[span]
-    frame = {"now": int(time.time()), "span": width}
-    return {
-        "rates": {
-            **frame,
-            "labels": [visit.say(f"overview.{name}") for name in names],
-            "colors": ["--accent", "--ready", "--dead"],
-            "data": [[int(one.at) for one in points], *rates],
-            **cut_peaks(rates),
-        },
-        "lateness": {
-            **frame,
-            **lateness_series(visit, points),
-        },
-        "count": len(points),
-    }
-
-
-def cut_peaks(series: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Where the axis of a chart of rates ends if a few peaks would flatten all the rest, and how high they are."""
-    values = sorted(value for one in series for value in one if value)
-    usual = values[int(len(values) * 0.95)] if values else 0.0
-    is_flat = len(values) >= MANY_POINTS and values[-1] > usual * 5
-    return {"top": round(usual * 2, 3), "peak": values[-1]} if is_flat else {"top": 0, "peak": 0}
-
-
-def lateness_series(visit: Visit, points: Sequence[RatePoint]) -> dict[str, Any]:
-    """Median and p99 over time, and the lateness that raises an alert as a dashed line."""
-    target = visit.parts.settings.alert_lateness.total_seconds()
-    return {
-        "kind": "ms",
-        "labels": [visit.say("overview.p50"), visit.say("overview.p99"), visit.say("overview.target")],
-        "colors": ["--faint", "--accent", "--leased"],
-        "dashed": 2,
-        "data": [
-            [int(one.at) for one in points],
-            [as_ms(one.p50) for one in points],
-            [as_ms(one.p99) for one in points],
-            [as_ms(target) for _ in points],
-        ],
-    }
-
-
-def as_ms(seconds: float | None) -> float | None:
-    """A value of a chart with a logarithmic axis of milliseconds, which begins with 1."""
-    return None if seconds is None else max(round(seconds * 1000, 1), 1)
 
 
 def day_bars(visit: Visit, days: Mapping[date, Totals] | None) -> list[tuple[str, list[Bar]]] | None:

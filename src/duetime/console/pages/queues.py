@@ -1,7 +1,6 @@
 """The page of all queues, and the page of one: what waits and when it falls due, its rules, its totals by day."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -14,12 +13,12 @@ from duetime.console.action_log import changes
 from duetime.console.charts import Bar
 from duetime.console.formats import number
 from duetime.console.forms import FormReader, whole_number
+from duetime.console.pages.history_charts import Chart, history_charts
 from duetime.console.pages.jobs import check_queue_exists, count_retrying
-from duetime.console.pages.overview import as_ms, cut_peaks, day_bars, lateness_series, overdue_ms
+from duetime.console.pages.overview import day_bars, overdue_ms
 from duetime.console.problems import is_overdue_and_paused
 from duetime.console.queue_history import SPANS
 from duetime.console.queue_snapshots import INTERNAL, MANY_QUEUES, LiveQueue
-from duetime.console.rate_history import RatePoint
 from duetime.console.visit import Visit, chosen, link, queue_link
 from duetime.metrics.meters import Labels
 from duetime.model.errors import InvalidRequest
@@ -198,7 +197,7 @@ async def show_queue(visit: Visit) -> Response:
         days=day_bars(visit, totals.days),
         history=history,
         histories=HISTORIES,
-        charts=_history_charts(visit, pool, queue, history) if history != "month" else (),
+        charts=_charts(visit, pool, queue, history) if history != "month" else (),
         due=bars,
         span=span,
         spans=list(DUE_SPANS),
@@ -208,54 +207,9 @@ async def show_queue(visit: Visit) -> Response:
     )
 
 
-def _history_charts(visit: Visit, pool: str, queue: Queue, span: str) -> list[tuple[str, dict[str, Any]]]:
-    """Rates, backlog, lateness and run time over the last hour, day or week, as the page's script draws them."""
+def _charts(visit: Visit, pool: str, queue: Queue, span: str) -> list[tuple[str, Chart]]:
     points = visit.parts.live.meters.queues.points((pool, *queue), span)
-    frame = _frame(span)
-    return [
-        ("rates", rates_chart(visit, points, span, ("accepted", "finished", "failed"))),
-        (
-            "backlog",
-            {
-                **frame,
-                "labels": [visit.say("state.ready")],
-                "colors": ["--ready"],
-                "data": [[int(one.at) for one in points], [one.backlog for one in points]],
-                "whole": True,
-            },
-        ),
-        ("lateness", {**frame, **lateness_series(visit, points)}),
-        ("run", run_chart(visit, points, span)),
-    ]
-
-
-def _frame(span: str) -> dict[str, Any]:
-    return {"now": int(time.time()), "span": SPANS[span][0], "days": span == "week"}
-
-
-COLORS = {"accepted": "--accent", "finished": "--ready", "failed": "--dead"}
-
-
-def rates_chart(visit: Visit, points: Sequence[RatePoint], span: str, names: Sequence[str]) -> dict[str, Any]:
-    rates = [[round(one.rates.get(name, 0), 3) for one in points] for name in names]
-    return {
-        **_frame(span),
-        "labels": [visit.say(f"overview.{name}") for name in names],
-        "colors": [COLORS[name] for name in names],
-        "data": [[int(one.at) for one in points], *rates],
-        **cut_peaks(rates),
-    }
-
-
-def run_chart(visit: Visit, points: Sequence[RatePoint], span: str) -> dict[str, Any]:
-    times = [int(one.at) for one in points]
-    return {
-        **_frame(span),
-        "kind": "ms",
-        "labels": [visit.say("overview.p50"), visit.say("overview.p99")],
-        "colors": ["--faint", "--accent"],
-        "data": [times, [as_ms(one.run_p50) for one in points], [as_ms(one.run_p99) for one in points]],
-    }
+    return history_charts(visit, points, span, ("rates", "backlog", "lateness", "run"))
 
 
 async def _due_bars(visit: Visit, pool: str, queue: Queue, now: int, span: str) -> list[Bar]:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from duetime.console.pages.queues import rates_chart, run_chart
+from duetime.console.pages.history_charts import history_charts
 from duetime.console.queue_history import SPANS
 from duetime.console.rate_history import quantile
 from duetime.console.visit import Visit, chosen
@@ -46,10 +46,7 @@ async def show_tasks(visit: Visit) -> Response:
         space = visit.given("pool"), visit.given("namespace")
         visit.check_sees(*space)
         points = history.points((*space, task), span)
-        charts = (
-            ("rates", rates_chart(visit, points, span, ("finished", "failed"))),
-            ("run", run_chart(visit, points, span)),
-        )
+        charts = history_charts(visit, points, span, ("rates", "run"), ("finished", "failed"))
     return await visit.page(
         "tasks.html", rows=rows[:MOST], history=span, histories=list(SPANS), task=task, charts=charts
     )

@@ -1,5 +1,4 @@
-// Everything works without this file. It draws the live charts, says whether the page is live, asks before something is
-// removed for good, copies, fills in times, and listens to a few keys.
+// Everything works without this file, apart from live pages and charts, copying, keys, and questions before a deletion.
 "use strict";
 
 const charts = new Map();
@@ -22,14 +21,14 @@ function spoken(ms) {
 
 function draw(element) {
   if (!window.uPlot || !element.dataset.chart) return;
-  const { labels, data, colors, span, kind, now, days, dashed, whole, top } = JSON.parse(element.dataset.chart);
+  const { labels, rows, colors, span, kind, now, days, dashed, whole, top } = JSON.parse(element.dataset.chart);
+  const data = ["", ...labels].map((_, place) => rows.map((row) => row[place]));
   const known = charts.get(element.id);
   if (known && known.root.isConnected && known.labels === labels.join()) {
     [known.range, known.cap] = [[now - span, now], top];
     return known.setData(data);
   }
-  const isTime = kind === "ms";
-  const value = (_, raw) => (raw == null ? "" : isTime ? spoken(raw) : raw.toLocaleString(document.documentElement.lang));
+  const value = (_, raw) => (raw == null ? "" : kind ? spoken(raw) : raw.toLocaleString(document.documentElement.lang));
   const axis = { stroke: color("--faint"), font: `11px ${color("--sans")}`, grid: { stroke: color("--line"), width: 1 }, ticks: { show: false } };
   element.replaceChildren();
   const chart = new uPlot(
@@ -37,19 +36,18 @@ function draw(element) {
       width: element.clientWidth,
       height: 190,
       padding: [8, 20, 0, 0],
-      legend: { live: true },
       cursor: { y: false },
       tzDate: zoned,
       scales: {
         // The axis always spans the time that was chosen, with a gap where nothing is known.
         x: { range: (plot) => plot.range || [now - span, now] },
-        y: isTime
+        y: kind
           ? { distr: 3, range: (_, low, high) => [1, STEPS.find((one) => one > Math.max(high || 0, 99)) || high] }
           : { range: (plot, low, high) => [0, (plot.cap ?? top) || Math.max((high || 0) * 1.08, 1)] },
       },
       axes: [
         { ...axis, values: (_, ticks) => ticks.map((at) => clock(at, days ? "{MM}-{DD}" : "{HH}:{mm}")), space: 70, size: 28 },
-        { ...axis, size: 52, ...(isTime ? { splits: (plot) => STEPS.filter((one) => one <= plot.scales.y.max), filter: (_, splits) => splits } : whole ? { incrs: [..."01234567"].flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power)) } : {}), values: (_, ticks) => ticks.map((one) => (one == null ? "" : isTime ? spoken(one) : one.toLocaleString())) },
+        { ...axis, size: 52, ...(kind ? { splits: (plot) => STEPS.filter((one) => one <= plot.scales.y.max), filter: (_, splits) => splits } : whole ? { incrs: [..."01234567"].flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power)) } : {}), values: (_, ticks) => ticks.map((one) => (one == null ? "" : kind ? spoken(one) : one.toLocaleString())) },
       ],
       series: [
         { label: " ", value: (_, at) => (at == null ? "" : clock(at, "{MM}-{DD} {HH}:{mm}:{ss}")) },
@@ -62,31 +60,37 @@ function draw(element) {
   chart.labels = labels.join();
   charts.set(element.id, chart);
 }
-const drawAll = () => document.querySelectorAll(".chart").forEach(draw);
 
 // Why the page may be old: the server or a store does not answer. Nothing here means that it is live.
 const troubles = new Map();
 function say(who, text) {
   troubles.delete(who);
   if (text) troubles.set(who, text);
-  const on = troubles.size === 0;
+  const [why] = troubles.values();
   const state = $("live-state");
-  state.textContent = on ? state.dataset.on : state.dataset.off;
-  state.classList.toggle("on", on);
-  $("lost").hidden = on;
-  $("lost").textContent = [...troubles.values()][0] || "";
-}
-function away(event) {
-  const pools = JSON.parse(event.data);
-  say("store", pools.length ? $("lost").dataset.store.replace("{pools}", pools.join(", ")) : "");
+  state.textContent = why ? state.dataset.off : state.dataset.on;
+  state.classList.toggle("on", !why);
+  $("lost").hidden = !why;
+  $("lost").textContent = why || "";
 }
 document.addEventListener("htmx:sseOpen", (event) => {
   say("server", "");
   say("store", "");
-  event.detail.source.addEventListener("away", away);
+  event.detail.source.addEventListener("away", ({ data }) => {
+    const pools = JSON.parse(data);
+    say("store", pools.length ? $("lost").dataset.store.replace("{pools}", pools.join(", ")) : "");
+  });
 });
 for (const name of ["htmx:sseError", "htmx:sseClose", "htmx:sendError"]) document.addEventListener(name, () => say("server", $("lost").dataset.server));
-const refresh = () => [drawAll, count].forEach((update) => update());
+// A refresh brings the lines that have changed, and names stretches of those that are here.
+let lines = [];
+document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+  if (detail.target.id !== "live") return;
+  const sent = detail.xhr.getResponseHeader("x-changes") ? JSON.parse(detail.serverResponse) : detail.serverResponse.split("\n");
+  lines = sent.flatMap((one) => (typeof one === "string" ? one : lines.slice(...one)));
+  detail.serverResponse = lines.join("\n");
+});
+const refresh = () => [document.querySelectorAll(".chart").forEach(draw), count()];
 document.addEventListener("htmx:afterSwap", refresh);
 // A tab that nobody looks at asks for nothing, and catches up when it is shown again.
 document.addEventListener("htmx:beforeRequest", (event) => {
@@ -96,10 +100,7 @@ document.addEventListener("htmx:beforeRequest", (event) => {
 document.addEventListener("visibilitychange", () => !document.hidden && $("live") && window.htmx && htmx.trigger("#live", "sse:tick"));
 
 window.addEventListener("resize", () => charts.forEach((chart) => chart.setSize({ width: chart.root.parentElement.clientWidth, height: 190 })));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  charts.clear();
-  drawAll();
-});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [charts.clear(), refresh()]);
 
 // A question that names what will happen, before a form is sent.
 document.addEventListener("submit", (event) => {
@@ -179,8 +180,7 @@ document.addEventListener("keydown", (event) => {
   before = event.key === "g" ? "g" : "";
 });
 
-const zone = encodeURIComponent(here || "");
-if (zone && !document.cookie.includes(`duetime_zone=${zone}`)) document.cookie = `duetime_zone=${zone}; path=${root}; max-age=31536000; samesite=lax`;
+document.cookie = `duetime_zone=${encodeURIComponent(here || "")}; path=${root}; max-age=31536000; samesite=lax`;
 document.querySelectorAll("[data-copy][hidden], [data-pick][hidden]").forEach((button) => (button.hidden = false));
 // The chart of a page that is refreshed stays; only its numbers come from the new page.
 if (window.Idiomorph) {
