@@ -2,8 +2,13 @@
 
 Starts a server of its own in a temporary folder, fills it with a small shop's jobs, and takes each page light, dark, on
 a phone and in Chinese (which needs a font with Chinese characters, such as Debian's fonts-wqy-microhei).
+
+`python tools/screenshots.py --all FOLDER` takes many more, for a look at all of them: also forms, previews, errors and
+empty pages, each at three widths, in both themes and both languages.
 """
 
+import argparse
+import itertools
 import json
 import math
 import os
@@ -18,6 +23,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import httpx
 from playwright.sync_api import Page, sync_playwright
@@ -32,6 +38,8 @@ WIDE = {"width": 1440, "height": 900}
 WHOLE = ("overview", "queue", "pipeline", "job", "topic", "failures", "stores", "alerts", "workers", "access")
 """Pages that are shown whole; of the others the first screen says enough."""
 NARROW = {"width": 390, "height": 800}
+WIDER = {"width": 1920, "height": 1080}
+QUEUE = "pool=default&namespace=default&queue="
 
 
 TASKS = """
@@ -237,50 +245,103 @@ def fill_lake(lake: Path) -> None:
 
 
 def pages(story: str) -> dict[str, str]:
-    queue = "pool=default&namespace=default&queue="
     return {
-        "overview": "/console/",
-        "queues": "/console/queues",
-        "queue": f"/console/queue?{queue}reminders",
-        "jobs": f"/console/jobs?{queue}reminders&state=delayed",
-        "job": f"/console/job?{queue}orders&id={story}",
-        "failures": "/console/failures",
-        "batches": "/console/batches",
-        "schedules": "/console/schedules",
-        "topics": "/console/topics",
-        "topic": f"/console/topic?{queue}order.paid",
-        "stores": "/console/stores",
-        "alerts": "/console/alerts",
-        "workers": "/console/workers",
-        "pipeline": "/console/pipeline",
-        "access": "/console/access",
+        "overview": "",
+        "queues": "queues",
+        "queue": f"queue?{QUEUE}reminders",
+        "jobs": f"jobs?{QUEUE}reminders&state=delayed",
+        "job": f"job?{QUEUE}orders&id={story}",
+        "failures": "failures",
+        "batches": "batches",
+        "schedules": "schedules",
+        "topics": "topics",
+        "topic": f"topic?{QUEUE}order.paid",
+        "stores": "stores",
+        "alerts": "alerts",
+        "workers": "workers",
+        "pipeline": "pipeline",
+        "access": "access",
     }
 
 
-def shoot(page: Page, base: str, addresses: dict[str, str], suffix: str) -> None:
+def more_pages(story: str) -> dict[str, str]:
+    return {
+        "overview-month": "?span=month",
+        "queue-paused": f"queue?{QUEUE}invoices",
+        "queue-month": f"queue?{QUEUE}mail&history=month",
+        "jobs-all": "jobs",
+        "jobs-running": f"jobs?{QUEUE}orders&state=leased",
+        "jobs-retrying": f"jobs?{QUEUE}mail&state=retrying",
+        "jobs-dead": f"jobs?{QUEUE}orders&state=dead&sort=-attempt",
+        "jobs-refused": f"jobs?{QUEUE}reminders&state=delayed&since=then",
+        "jobs-none": f"jobs?{QUEUE}reminders&state=ready",
+        "job-new": f"new?{QUEUE}reminders",
+        "job-edit": f"new?{QUEUE}orders&mode=edit&id={story}",
+        "bulk": f"bulk?{QUEUE}reminders&state=delayed&verb=reschedule",
+        "failures-queue": f"failures?{QUEUE}orders",
+        "failures-act": f"failures-act?{QUEUE}orders&verb=retry",
+        "search-text": "search?q=customer3",
+        "search-nothing": "search?q=nowhere",
+        "search-empty": "search",
+        "schedule-new": "schedule",
+        "schedule-edit": "schedule?pool=default&namespace=default&name=month-end",
+        "backfill": "backfill?pool=default&namespace=default&name=month-end",
+        "topic-new": "topic-new",
+        "topic-failing": f"topic?{QUEUE}stock.low",
+        "tasks": "tasks",
+        "mail": "mail",
+        "audit": "audit",
+        "error": "job?pool=default&namespace=default&queue=orders&id=none",
+        "no-page": "nothing-here",
+    }
+
+
+EMPTY = ("", "queues", "jobs", "failures", "batches", "schedules", "topics", "stores", "alerts", "workers", "tasks",
+         "pipeline", "access", "audit")  # fmt: skip
+
+
+def shoot(page: Page, base: str, addresses: dict[str, str], suffix: str, folder: Path, *, whole: bool = False) -> None:
     for name, address in addresses.items():
-        page.goto(base + address)
+        page.goto(f"{base}/console/{address}")
         page.wait_for_timeout(400)  # the script draws its charts
         usual = page.viewport_size
         assert usual is not None
-        if name in WHOLE:  # in a window of the page's height the menu is as tall as the page
+        if whole or name in WHOLE:  # in a window of the page's height the menu is as tall as the page
             page.set_viewport_size({**usual, "height": page.evaluate("document.documentElement.scrollHeight")})
-        page.screenshot(path=TARGET / f"{name}{suffix}.png")
+        page.screenshot(path=folder / f"{name}{suffix}.png")
         page.set_viewport_size(usual)
 
 
+def looks(*, everything: bool) -> dict[str, dict[str, Any]]:
+    """What the names of the pictures end in, and how they are taken."""
+    if not everything:
+        return {
+            "": {"viewport": WIDE, "color_scheme": "light", "locale": "en-US"},
+            "-dark": {"viewport": WIDE, "color_scheme": "dark", "locale": "en-US"},
+            "-phone": {"viewport": NARROW, "color_scheme": "light", "locale": "en-US"},
+            "-zh": {"viewport": WIDE, "color_scheme": "light", "locale": "zh-CN"},
+        }
+    return {
+        f"-{size['width']}-{theme}-{locale[:2]}": {"viewport": size, "color_scheme": theme, "locale": locale}
+        for size, theme, locale in itertools.product((NARROW, WIDE, WIDER), ("light", "dark"), ("en-US", "zh-CN"))
+    }
+
+
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", type=Path, metavar="FOLDER", help="take every page in every look, into this folder")
+    target: Path | None = parser.parse_args().all
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         sys.stderr.write("screenshots: chromium is not installed\n")
         return 1
-    TARGET.mkdir(parents=True, exist_ok=True)
+    (target or TARGET).mkdir(parents=True, exist_ok=True)
     command = [str(Path(sys.executable).with_name("duetime")), "serve", "--dev", "--port", "0", "--admin-port", "0"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
-    with tempfile.TemporaryDirectory() as folder, receiver() as shop:
+    with tempfile.TemporaryDirectory() as folder, receiver() as shop, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
         environment["DUETIME_CALLBACK_ALLOW"] = "127.0.0.0/8"
         environment["DUETIME_LAKE"] = f"{folder}/lake"
-        fill_lake(Path(folder, "lake"))
         server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, env=environment)
         try:
             assert server.stdout is not None
@@ -290,22 +351,26 @@ def main() -> int:
                 facts[label] = value.strip()
                 if label == "stop":
                     break
+
+            def take(addresses: dict[str, str], suffix: str, options: dict[str, Any]) -> None:
+                with browser.new_context(**options, timezone_id="Europe/Berlin") as context:
+                    shoot(context.new_page(), facts["admin"], addresses, suffix, target or TARGET, whole=bool(target))
+
+            if target:
+                empty = {f"empty-{name or 'overview'}": name for name in EMPTY}
+                for size in (NARROW, WIDE):
+                    take(empty, f"-{size['width']}", {"viewport": size, "locale": "en-US"})
+            fill_lake(Path(folder, "lake"))
             with duetime.connect(facts["API"]) as client:
                 story = fill(client, shop)
                 trade(client, 75)
             act(facts["admin"])
-            with worker(facts["API"], folder), sync_playwright() as playwright:
+            with worker(facts["API"], folder):
                 time.sleep(5)  # until the worker has its jobs
-                browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
-                for suffix, options in {
-                    "": {"viewport": WIDE, "color_scheme": "light", "locale": "en-US"},
-                    "-dark": {"viewport": WIDE, "color_scheme": "dark", "locale": "en-US"},
-                    "-phone": {"viewport": NARROW, "color_scheme": "light", "locale": "en-US"},
-                    "-zh": {"viewport": WIDE, "color_scheme": "light", "locale": "zh-CN"},
-                }.items():
-                    page = browser.new_context(**options, timezone_id="Europe/Berlin").new_page()  # pyright: ignore
-                    shoot(page, facts["admin"], pages(story), suffix)
-                browser.close()
+                addresses = {**pages(story), **(more_pages(story) if target else {})}
+                for suffix, options in looks(everything=bool(target)).items():
+                    take(addresses, suffix, options)
+            browser.close()
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(timeout=60)
