@@ -1,22 +1,13 @@
 """The page Alerts: what was wrong before, and who receives alerts; and the page Mail: the mail server, with a test."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 
-import msgspec
 from starlette.responses import Response
 
-from duetime.alerts.problems import (
-    KEY,
-    PAST,
-    SETTINGS,
-    AlertSettings,
-    PastAlert,
-    change_settings,
-    read_past,
-    read_settings,
-)
-from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
+from duetime.alerts import problems as alerts
+from duetime.alerts.problems import KEY, PAST, SETTINGS, PastAlert, read_past, read_settings
+from duetime.alerts.senders import AlertSender, MailServer, check_address
 from duetime.console.forms import FormReader, whole_number
 from duetime.console.pages.overview import pool_health, read_problems
 from duetime.console.problems import parse_key
@@ -54,26 +45,20 @@ def _past_title(visit: Visit, past: PastAlert) -> str:
     return visit.say(f"past.{kind}", pool=pool, queue=queue) if kind != "other" else past.title
 
 
-async def _change(visit: Visit, change: Callable[[AlertSettings], AlertSettings]) -> None:
-    await change_settings(visit.parts.pools.registry, change)
-    await visit.parts.registry_copy.refresh()
-
-
 async def add_address(visit: Visit) -> Response:
     """With a name the address is a channel for topics; without one it receives every alert."""
     form = FormReader(visit)
     address = form.read("address", lambda text: _check(text.strip()), "")
     name = form.read("channel", lambda text: check_channel(text.strip()) if text.strip() else "", "")
     form.check()
-    if name:
-        await _change(visit, lambda old: msgspec.structs.replace(old, channels={**old.channels, name: address}))
-    else:
-        await _change(
-            visit,
-            lambda old: msgspec.structs.replace(old, addresses=tuple(dict.fromkeys([*old.addresses, address]))),
-        )
+    await alerts.add_address(visit.parts.pools.registry, address, name)
     await visit.log("add-address", mask_address(address), name)
-    return visit.go(text=visit.say("alert.added", address=mask_address(address)))
+    return await _saved(visit, "alerts", visit.say("alert.added", address=mask_address(address)))
+
+
+async def _saved(visit: Visit, page: str, text: str) -> Response:
+    await visit.parts.registry_copy.refresh()
+    return visit.go(link(page), text)
 
 
 def _check(address: str) -> str:
@@ -85,19 +70,13 @@ def _check(address: str) -> str:
 
 async def remove_address(visit: Visit) -> Response:
     """The address is named by the text that the page shows, with its secrets masked, or by its channel."""
-    shown, name = visit.field("address"), visit.field("channel")
-
-    def without(old: AlertSettings) -> AlertSettings:
-        if name:
-            return msgspec.structs.replace(old, channels={key: one for key, one in old.channels.items() if key != name})
-        left = old.without_address(shown)
-        if left == old:
-            raise NotFound(visit.say("alert.no_address"))
-        return left
-
-    await _change(visit, without)
-    await visit.log("remove-address", shown or name)
-    return visit.go(text=visit.say("alert.removed", address=shown or name))
+    name = visit.field("channel") or visit.field("address")
+    try:
+        await alerts.remove_address(visit.parts.pools.registry, name)
+    except alerts.AddressNotFound:
+        raise NotFound(visit.say("alert.no_address")) from None
+    await visit.log("remove-address", name)
+    return await _saved(visit, "alerts", visit.say("alert.removed", address=name))
 
 
 async def show_mail(visit: Visit) -> Response:
@@ -120,23 +99,19 @@ async def set_mail_server(visit: Visit) -> Response:
             form.refuse(name, visit.say("form.required"))
     form.check()
 
-    def with_server(old: AlertSettings) -> AlertSettings:
-        # The page never shows the password, so an empty field keeps it.
-        kept = old.mail_server.password if old.mail_server else ""
-        server = MailServer(
-            visit.field("host").strip(),
-            visit.field("sender").strip(),
-            port,
-            visit.field("user").strip(),
-            visit.field("password") or kept,
-            security=visit.field("security"),
-        )
-        mail_url(server, server.sender)
-        return msgspec.structs.replace(old, mail_server=server)
-
-    await _change(visit, with_server)
-    await visit.log("mail-server", visit.field("host"))
-    return visit.go(link("mail"), visit.say("alert.mail_saved"))
+    # The page never shows the password, so an empty field keeps it.
+    known = read_settings(await visit.parts.pools.registry.get(SETTINGS, KEY)).mail_server
+    server = MailServer(
+        visit.field("host").strip(),
+        visit.field("sender").strip(),
+        port,
+        visit.field("user").strip(),
+        visit.field("password") or (known.password if known else ""),
+        security=visit.field("security"),
+    )
+    await alerts.set_mail_server(visit.parts.pools.registry, server)
+    await visit.log("mail-server", server.host)
+    return await _saved(visit, "mail", visit.say("alert.mail_saved"))
 
 
 async def test_mail(visit: Visit) -> Response:
