@@ -38,6 +38,7 @@ def test_a_batch_is_shifted_by_a_span(boss: Visitor, client: duetime.Client, bat
     queue = client.queue(batch.queue)
     before = {job.id: job.due_at for job in queue.list_jobs("delayed").jobs}
     assert "Shift" in boss.get("batches").text
+    assert 'aria-sort="ascending"' in boss.get("batches", sort="-done").text
     assert "3 jobs shifted by 30m" in boss.post("do/shift-batch", **place(batch), by="30m").text
     after = {job.id: job.due_at for job in queue.list_jobs("delayed").jobs}
     assert all(after[one] - due == 1_800_000 for one, due in before.items())

@@ -22,6 +22,7 @@ async def test_tasks_and_the_charts_of_one(boss: Visitor, console_server: Served
     assert "1,234" in page
     assert "0.6 %" in page
     assert "/ 49" in page
+    assert 'aria-sort="ascending"' in boss.get("tasks", history="week", sort="-failed").text
     one = boss.get("tasks", pool="default", namespace="default", task="shop.send", history="day").text
     assert one.count("data-chart=") == 2
     assert "No run of this task ended" in boss.get("tasks", pool="default", namespace="default", task="none").text

@@ -5,14 +5,14 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, Template, pass_context
@@ -44,6 +44,8 @@ from duetime.model.masking import mask
 from duetime.model.names import Queue, check_id, check_queue
 from duetime.model.when import When, read_when
 from duetime.protocols.asgi import read_body
+
+T = TypeVar("T")
 
 ROOT = "/console"
 NOTICE = "duetime_notice"
@@ -235,6 +237,15 @@ class ConsoleServices:
     templates: Templates
 
 
+class Paged(NamedTuple, Generic[T]):
+    """One page of a list: `number` of `pages`, and how many rows the list has in all."""
+
+    rows: Sequence[T]
+    number: int
+    pages: int
+    total: int
+
+
 class Visit:
     """One request of one person, as every page and action of the console gets it: the session, the form, the language,
     and the ways to answer. `session` is None for a visitor who is not logged in; `fields` are those of the form that
@@ -251,6 +262,7 @@ class Visit:
         self.fields: list[tuple[str, str]] = []
         self._errors: Mapping[str, str] = {}
         self.is_tried = False
+        self.sorted_by, self.is_reversed = "", False
         self.query: Mapping[str, str] = request.query_params
         self.now = int(time.time() * 1000)
 
@@ -406,6 +418,31 @@ class Visit:
         preferences = (self.language, self.times, str(self.zone), self.scope)
         return self._here(), session.role, session.pool, session.namespace, *preferences
 
+    # --- the order of a table
+
+    def sort(self, rows: Iterable[T], columns: Mapping[str, Callable[[T], Any]]) -> list[T]:
+        """By the column that the address names, else by the first one; `-name` is the other way round."""
+        given = self.query.get("sort", "")
+        self.sorted_by, self.is_reversed = chosen(list(columns), given.removeprefix("-")), given.startswith("-")
+        return sorted(rows, key=columns[self.sorted_by], reverse=self.is_reversed)
+
+    def sort_link(self, name: str) -> str:
+        """This page from its beginning, by a column; the other way round if it is sorted by that one."""
+        is_again = self.sorted_by == name and not self.is_reversed
+        return self.changed(sort=f"-{name}" if is_again else name, page="", cursor="", trail="")
+
+    def paged(self, rows: Sequence[T], per_page: int) -> "Paged[T]":
+        """The rows of the page that the address names."""
+        pages = max(1, -(-len(rows) // per_page))
+        number = min(read_number(self.query.get("page", ""), 1), pages)
+        return Paged(rows[(number - 1) * per_page : number * per_page], number, pages, len(rows))
+
+    def changed(self, **query: object) -> str:
+        """The address of this page with other values in its query; empty ones are left out."""
+        path, _, kept = self._here().partition("?")
+        given = {name: value for name, value in {**dict(parse_qsl(kept)), **query}.items() if value != ""}
+        return path + (f"?{urlencode(given)}" if given else "")
+
     # --- what the request asks for
 
     async def read_form(self) -> None:
@@ -478,6 +515,9 @@ class Visit:
         return response
 
     def _here(self) -> str:
+        """The address of this page; of the page that a form is on, if that was posted."""
+        if self.request.method == "POST":
+            return self.back()
         query = self.request.url.query
         return self.request.url.path + (f"?{query}" if query else "")
 
@@ -509,6 +549,11 @@ class Visit:
 
     async def log(self, action: str, subject: object, detail: str = "") -> None:
         await self.services.actions.write(self.session.user, action, str(subject), detail)
+
+
+def read_number(text: str, least: int = 0) -> int:
+    """A number of an address, which the page made; `least` for what is none."""
+    return max(int(text), least) if text.isascii() and text.isdigit() and len(text) < 16 else least
 
 
 def chosen(options: Sequence[str], given: str) -> str:

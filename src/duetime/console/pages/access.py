@@ -84,11 +84,7 @@ async def show_audit(visit: Visit) -> Response:
             for one in actions
             if wanted in " ".join((one.user, one.action, _words(visit, one.action), one.subject, one.detail)).casefold()
         ]
-    pages = max(1, -(-len(actions) // ACTIONS_PER_PAGE))
-    given = visit.query.get("page", "1")
-    page = min(max(int(given), 1), pages) if given.isascii() and given.isdigit() and len(given) < 6 else 1
-    shown = actions[(page - 1) * ACTIONS_PER_PAGE : page * ACTIONS_PER_PAGE]
-    return await visit.page("audit.html", actions=shown, find=find, page=page, pages=pages, total=len(actions))
+    return await visit.page("audit.html", page=visit.paged(actions, ACTIONS_PER_PAGE), find=find)
 
 
 def _words(visit: Visit, action: str) -> str:

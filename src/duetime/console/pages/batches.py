@@ -5,7 +5,8 @@ which workers check; a change replaces that job, with a mark made of the `born` 
 """
 
 import hashlib
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -74,6 +75,16 @@ class BatchRow(NamedTuple):
         return max(self.totals.accepted - self.counts.ready - self.counts.delayed - self.counts.leased, 0)
 
 
+SORTS: Mapping[str, Callable[[BatchRow], Any]] = {
+    "opened": lambda row: -row.record.opened_at,
+    "name": lambda row: (row.record.name or row.queue.name).casefold(),
+    "done": lambda row: -row.ended,
+    "leased": lambda row: -row.counts.leased,
+    "dead": lambda row: -row.counts.dead,
+    "state": lambda row: row.state,
+}
+
+
 async def show_batches(visit: Visit) -> Response:
     snapshot = await visit.parts.live.snapshots.for_page(is_partial=visit.is_partial)
     places = [
@@ -89,8 +100,7 @@ async def show_batches(visit: Visit) -> Response:
                 row = await _row(visit, pool, queue.namespace, job.id, job.body)
                 if row is not None and len(rows) < MOST:
                     rows.append(row)
-    rows.sort(key=lambda row: -row.record.opened_at)
-    return await visit.page("batches.html", rows=rows)
+    return await visit.page("batches.html", rows=visit.sort(rows, SORTS))
 
 
 async def _row(visit: Visit, pool: str, namespace: str, batch_id: str, body: bytes) -> BatchRow | None:

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.responses import Response
@@ -14,7 +14,7 @@ from duetime.console.errors_seen import ErrorName, fold_frames, name_error, quot
 from duetime.console.failures import FailureGroup, GroupKey, Place
 from duetime.console.formats import number
 from duetime.console.pages.jobs import export_lines, preview
-from duetime.console.visit import Visit, chosen, link
+from duetime.console.visit import Visit, chosen, link, read_number
 from duetime.model.errors import NOT_JSON, InvalidRequest
 from duetime.model.ids import IdMaker
 from duetime.model.job import STEP_JOBS, Job, State
@@ -30,6 +30,14 @@ ROWS = 10
 BREATHER = 2_000
 
 _ids = IdMaker()
+
+
+SORTS: Mapping[str, Callable[[FailureGroup], Any]] = {
+    "last": lambda one: -one.last,
+    "error": lambda one: one.name.line,
+    "count": lambda one: -one.count,
+    "first": lambda one: -one.first,
+}
 
 
 class FailureFilter(NamedTuple):
@@ -66,7 +74,7 @@ async def show_failures(visit: Visit) -> Response:
         wanted=wanted,
         group=group,
         folded=fold_frames(group.sample) if group else None,
-        groups=seen.groups[:GROUPS],
+        groups=visit.sort(seen.groups, SORTS)[:GROUPS],
         hidden_groups=max(len(seen.groups) - GROUPS, 0),
         rows=rows,
         total=group.count if group else sum(one.count for one in seen.groups) if not wanted.group else 0,
@@ -78,7 +86,7 @@ async def show_failures(visit: Visit) -> Response:
 
 def _read_cursor(text: str) -> tuple[int, str]:
     at, _, job_id = text.partition(":")
-    return (int(at), job_id) if at.isascii() and at.isdigit() and len(at) < 16 else (1 << 62, "")
+    return read_number(at) or 1 << 62, job_id
 
 
 async def _details(visit: Visit, page: Sequence[tuple[Place, str]]) -> list[tuple[str, Job, str, ErrorName]]:
@@ -161,8 +169,8 @@ async def preview_action(visit: Visit) -> Response:
 
 async def act(visit: Visit) -> Response:
     """Retry or delete exactly the jobs that the preview counted, without those that are no longer dead."""
-    verb, until = chosen(DEAD_VERBS, visit.field("verb")), visit.field("until")
-    act = await _chosen(visit, int(until) if until.isascii() and until.isdigit() and len(until) < 16 else visit.now)
+    verb = chosen(DEAD_VERBS, visit.field("verb"))
+    act = await _chosen(visit, read_number(visit.field("until")) or visit.now)
     group = act.wanted.group if not visit.all_of("job") else ""
     found = await visit.services.failures.jobs_of(act.ids, group)
     total = sum(len(jobs) for jobs in found.values())

@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from heapq import heapify, heappop, heappush, nlargest
 from itertools import count
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -208,11 +209,15 @@ async def list_jobs(visit: Visit) -> Response:
         wanted = read_filter(visit)
     except InvalidRequest as refused:
         visit.errors = getattr(refused, "errors", {"": refused.message})
-        wanted, found = JobFilter(State(chosen(list(State), visit.given("state")))), FoundJobs([], [], 0, None)
+        wanted = JobFilter(State(chosen(list(State), visit.given("state"))))
+    total = sum(getattr(counts, str(state)) for state in wanted.states)
+    can_sort = total <= LOOK_AT
+    if visit.errors:
+        shown = ListedJobs(FoundJobs([], [], 0, None), [])
+    elif visit.query.get("sort") and can_sort:
+        shown = await _sorted_jobs(visit, wanted)
     else:
-        cursor = visit.query.get("cursor") or None
-        found = await find_jobs(visit, wanted, cursor=cursor, most=PER_PAGE, look_at=LOOK_AT)
-    trail = [one for one in visit.query.get("trail", "").split("\n") if one.count(":") >= 2 or one == "-"][-MOST_TRAIL:]
+        shown = await _next_page(visit, wanted)
     return await visit.page(
         "jobs.html",
         pool=pool,
@@ -221,16 +226,70 @@ async def list_jobs(visit: Visit) -> Response:
         wanted=wanted,
         since=shown_time(visit, wanted.since),
         until=shown_time(visit, wanted.until),
-        found=found,
-        rows=[(job, text, quote_error(job.error)) for job, text in zip(found.jobs, found.previews, strict=True)],
-        total=sum(getattr(counts, str(state)) for state in wanted.states),
-        attributes=nlargest(MOST_CHIPS, found.attributes, key=found.attributes.__getitem__),
+        shown=shown,
+        total=total,
+        can_sort=can_sort,
+        most_sorted=LOOK_AT,
+        attributes=nlargest(MOST_CHIPS, shown.found.attributes, key=shown.found.attributes.__getitem__),
         views=saved_views(visit, pool, queue),
         tabs=TABS,
         verbs=VERBS,
-        next_trail="\n".join([*trail, visit.query.get("cursor") or "-"]),
-        previous=trail[-1] if trail else "",
-        previous_trail="\n".join(trail[:-1]),
+        filtered=partial(jobs_link, pool, queue, wanted),
+        quote_error=quote_error,
+        time_of=time_of,
+    )
+
+
+class ListedJobs(NamedTuple):
+    """The jobs of one page with their previews; `previous` and `next` are the addresses of its neighbours, if any."""
+
+    found: FoundJobs
+    rows: Sequence[tuple[Job, str]]
+    previous: str = ""
+    next: str = ""
+
+
+def time_of(job: Job) -> int:
+    """The time that the list shows: when it is due, or its lease ends, or it died."""
+    return {State.LEASED: job.lease_until, State.DEAD: job.dead_at}.get(job.state, job.due_at)
+
+
+SORTS: Mapping[str, Callable[[tuple[Job, str]], Any]] = {
+    "due": lambda row: time_of(row[0]),
+    "body": lambda row: row[1].casefold(),
+    "id": lambda row: row[0].id,
+    "born": lambda row: -row[0].born,
+    "attempt": lambda row: -row[0].attempt,
+    "error": lambda row: quote_error(row[0].error).line,
+}
+
+
+async def _next_page(visit: Visit, wanted: JobFilter) -> ListedJobs:
+    """The next jobs in the order of the store; `trail` has the cursors of the pages before."""
+    cursor = visit.query.get("cursor", "")
+    found = await find_jobs(visit, wanted, cursor=cursor or None, most=PER_PAGE, look_at=LOOK_AT)
+    if wanted.state is not State.READY and not wanted.retrying:
+        visit.sorted_by = "due"
+    trail = [one for one in visit.query.get("trail", "").split("\n") if one.count(":") >= 2 or one == "-"][-MOST_TRAIL:]
+    go = partial(jobs_link, visit.pool(), visit.queue(), wanted)
+    return ListedJobs(
+        found,
+        list(zip(found.jobs, found.previews, strict=True)),
+        go(cursor=trail[-1].removeprefix("-"), trail="\n".join(trail[:-1])) if trail else "",
+        go(cursor=found.cursor, trail="\n".join([*trail, cursor or "-"])) if found.cursor else "",
+    )
+
+
+async def _sorted_jobs(visit: Visit, wanted: JobFilter) -> ListedJobs:
+    """Stores list jobs in one order only, so all jobs of the state are read; there are LOOK_AT at most."""
+    found = await find_jobs(visit, wanted, cursor=None, most=LOOK_AT, look_at=LOOK_AT)
+    rows = visit.sort(zip(found.jobs, found.previews, strict=True), SORTS)
+    page = visit.paged(rows, PER_PAGE)
+    return ListedJobs(
+        found,
+        page.rows,
+        visit.changed(page=page.number - 1) if page.number > 1 else "",
+        visit.changed(page=page.number + 1) if page.number < page.pages else "",
     )
 
 
@@ -326,14 +385,11 @@ def export_lines(visit: Visit, states: Sequence[State], fits: Callable[[Job], bo
 
 def jobs_link(pool: str, queue: Queue, wanted: JobFilter, path: str = "jobs", **more: object) -> str:
     """The address of the list, or of another page about the same jobs."""
-    return queue_link(
-        pool,
-        queue,
-        path,
-        state=wanted.tab,
-        since=wanted.since or "",
-        until=wanted.until or "",
-        text=wanted.text,
-        attribute=wanted.attribute,
-        **more,
-    )
+    query: dict[str, object] = {
+        "state": wanted.tab,
+        "since": wanted.since or "",
+        "until": wanted.until or "",
+        "text": wanted.text,
+        "attribute": wanted.attribute,
+    }
+    return queue_link(pool, queue, path, **{**query, **more})

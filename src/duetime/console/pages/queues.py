@@ -40,7 +40,7 @@ DUE_SPANS: Mapping[str, tuple[int, int, int]] = {
 """The width of a bar, how many bars there are, and how many there are from one label to the next."""
 HISTORIES = (*SPANS, "month")
 SORTS: Mapping[str, Callable[[LiveQueue], Any]] = {
-    "queue": lambda line: (line.is_internal, line.queue),
+    "queue": lambda line: (line.is_internal, line.queue, line.pool),
     "ready": lambda line: -line.counts.ready,
     "delayed": lambda line: -line.counts.delayed,
     "leased": lambda line: -line.counts.leased,
@@ -70,44 +70,47 @@ async def list_queues(visit: Visit) -> Response:
     """Queues without jobs are hidden unless they are asked for. Where there are many queues and the order is that of
     their names, only the queues of this page are counted.
     """
-    live, sort = visit.parts.live, chosen(list(SORTS), visit.query.get("sort", ""))
+    live, sort = visit.parts.live, visit.query.get("sort", "").removeprefix("-")
     wanted, counting, idle = visit.query.get("find", "").strip(), False, visit.query.get("idle", "") == "show"
     hidden = 0
     found, problems = await live.snapshots.names()
-    if sort == "queue" and len(found) > MANY_QUEUES:
+    _, rates = await live.meters.now()
+    sorts: dict[str, Callable[[LiveQueue], Any]] = {
+        **SORTS,
+        "in": lambda line: -_rates(rates, line)[0],
+        "out": lambda line: -_rates(rates, line)[1],
+    }
+    if chosen(list(sorts), sort) == "queue" and len(found) > MANY_QUEUES:
         wished = (place for place in found if _is_wanted(visit, wanted, *place))
-        places = sorted(wished, key=lambda place: (place[1].name.startswith(INTERNAL), place))
+        places = visit.sort(wished, {"queue": lambda place: (place[1].name.startswith(INTERNAL), place)})
     else:
         snapshot = await live.snapshots.for_page(is_partial=visit.is_partial)
         lines = [line for line in snapshot.lines if _is_wanted(visit, wanted, line.pool, line.queue)]
         if not idle and not wanted:
             busy = [line for line in lines if line.counts.total]
             hidden, lines = len(lines) - len(busy), busy
-        lines.sort(key=lambda line: (SORTS[sort](line), line.queue))
+        lines = visit.sort(sorted(lines, key=lambda line: line.queue), sorts)
         places, problems = [(line.pool, line.queue) for line in lines], snapshot.problems
         counting = not snapshot.is_known
-    pages = max(1, -(-len(places) // PER_PAGE))
-    page = min(read_number(visit.query.get("page", ""), 1), pages)
-    shown = await live.snapshots.lines_of(places[(page - 1) * PER_PAGE : page * PER_PAGE])
+    page = visit.paged(places, PER_PAGE)
+    shown = await live.snapshots.lines_of(page.rows)
     return await visit.page(
         "queues.html",
-        rows=await _rows(visit, shown),
-        sort=sort,
+        rows=await _rows(visit, shown, rates),
         find=wanted,
         idle=idle,
         hidden=hidden,
         page=page,
-        pages=pages,
-        total=len(places),
         problems=problems,
         counting=counting,
         many_pools=len(visit.parts.pools.names) > 1,
     )
 
 
-async def _rows(visit: Visit, shown: Sequence[LiveQueue]) -> list[QueueRow]:
+async def _rows(
+    visit: Visit, shown: Sequence[LiveQueue], rates: Mapping[str, Mapping[Labels, float]]
+) -> list[QueueRow]:
     live = visit.parts.live
-    _, rates = await live.meters.now()
     rules = await asyncio.gather(*(visit.parts.pools.engine(one.pool).store.configure(one.queue) for one in shown))
     lateness = await live.meters.lateness([(one.pool, *one.queue) for one in shown])
     overdue = await overdue_ms(visit, [one for one in shown if is_overdue_and_paused(one)])
@@ -153,10 +156,6 @@ def _is_wanted(visit: Visit, wanted: str, pool: str, queue: Queue) -> bool:
 def _rates(rates: Mapping[str, Mapping[Labels, float]], line: LiveQueue) -> tuple[float, float]:
     labels = (line.pool, *line.queue)
     return rates["accepted"].get(labels, 0.0), rates["finished"].get(labels, 0.0)
-
-
-def read_number(text: str, least: int = 0) -> int:
-    return max(int(text), least) if text.isascii() and text.isdigit() and len(text) < 10 else least
 
 
 async def show_queue(visit: Visit) -> Response:

@@ -1,6 +1,6 @@
 """The page Schedules: jobs that are pushed again and again, when each runs next, and how its last run ended."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -51,6 +51,14 @@ class ScheduleRow(NamedTuple):
         return Queue(self.schedule.namespace, self.schedule.queue)
 
 
+SORTS: Mapping[str, Callable[[ScheduleRow], Any]] = {
+    "next": lambda row: (row.schedule.paused, row.schedule.next_at),
+    "name": lambda row: (row.schedule.namespace, row.schedule.name),
+    "queue": lambda row: (row.schedule.task, row.schedule.queue),
+    "last": lambda row: -row.schedule.last_at,
+}
+
+
 def cron_words(text: str) -> str:
     """What a cron expression means, in English; empty where that cannot be said."""
     kind, _, rest = text.partition(" ")
@@ -74,8 +82,7 @@ async def show_schedules(visit: Visit) -> Response:
             schedules = Schedules(visit.parts.pools.engine(pool))
             listed = await schedules.list_of(declared, lambda namespace, pool=pool: visit.sees(pool, namespace))
             found += [ScheduleRow(pool, one) for one in listed]
-    found.sort(key=lambda row: (row.schedule.paused, row.schedule.next_at))
-    return await visit.page("schedules.html", rows=found[:MOST], hidden=max(len(found) - MOST, 0))
+    return await visit.page("schedules.html", rows=visit.sort(found, SORTS)[:MOST], hidden=max(len(found) - MOST, 0))
 
 
 async def show_schedule(visit: Visit) -> Response:

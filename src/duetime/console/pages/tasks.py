@@ -1,6 +1,7 @@
 """The page Tasks: what the tries of each task came to and how long they ran, over the last hour, day or week."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
@@ -11,6 +12,13 @@ from duetime.console.visit import Visit, chosen
 from duetime.metrics.recorder import RUN_S
 
 MOST = 200
+SORTS: Mapping[str, Callable[["TaskRow"], Any]] = {
+    "done": lambda one: -(one.done + one.failed),
+    "task": lambda one: one.task,
+    "namespace": lambda one: one.namespace,
+    "failed": lambda one: -one.failed,
+    "run": lambda one: -(one.run[1] or 0),
+}
 
 
 class TaskRow(NamedTuple):
@@ -40,7 +48,7 @@ async def show_tasks(visit: Visit) -> Response:
         for (pool, namespace, task), gain in history.sums(span).items()
         if visit.sees(pool, namespace)
     ]
-    rows.sort(key=lambda one: (-(one.done + one.failed), one.task))
+    rows = visit.sort(sorted(rows, key=lambda one: one.task), SORTS)
     task, charts = visit.query.get("task", ""), ()
     if task:
         space = visit.given("pool"), visit.given("namespace")

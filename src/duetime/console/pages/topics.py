@@ -1,6 +1,6 @@
 """The pages of topics, which are queues with a callback: register, edit, test with a transcript, count by day."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from duetime.console.errors_seen import quote_error
 from duetime.console.forms import FormReader, FormRefused, read_span, whole_number
 from duetime.console.journal_lookup import last_calls
 from duetime.console.pages.overview import day_bar, last_days
-from duetime.console.visit import Visit, link, queue_link
+from duetime.console.visit import Visit, link, queue_link, read_number
 from duetime.model import backoff
 from duetime.model.condition import parse
 from duetime.model.errors import DuetimeError, InvalidRequest, TopicExists, TopicNotFound
@@ -39,6 +39,7 @@ from duetime.wire.convert import change_of, topic_of
 from duetime.wire.messages import SampleOut, TopicChangeIn, TopicCountsOut, TopicIn, TopicOut
 
 T = TypeVar("T", bound=msgspec.Struct)
+Troubles = Mapping[str, Sequence[TopicTrouble]]
 
 PER_PAGE = 50
 FAILURES = 5
@@ -49,6 +50,8 @@ STEADY = 0.9
 CHECKS = ("lift_cap", "php_fields", "verify_tls")
 NUMBERS = ("cap", "in_flight", "rate")
 TEXTS = ("callback", "name", "delay", "method", "timeout", "retry_if", "schedule", "success", "priority", "creator")
+HEALTHS = ("halted", "breaker", "failing", "unsteady", "offline", "ok", "idle")
+"""In the order in which somebody should look at them."""
 FINE = Topic(key="fine", callback="https://example.com/")
 """A topic in which nothing is wrong."""
 
@@ -98,7 +101,7 @@ def success_of(today: TopicCountsOut) -> float | None:
     return today.notified / calls if calls else None
 
 
-async def _troubles(visit: Visit) -> dict[str, list[TopicTrouble]]:
+async def _troubles(visit: Visit) -> Troubles:
     found: dict[str, list[TopicTrouble]] = {}
     for process in await visit.parts.live.processes():
         for trouble in process.troubles:
@@ -116,21 +119,46 @@ async def list_topics(visit: Visit) -> Response:
         if visit.sees(pool, namespace) and pool in visit.parts.pools:
             rows += [(pool, one) for one in await visit.parts.topics.list_topics(pool, namespace)]
     rows = [(pool, one) for pool, one in rows if find in one.topic.lower() or find in one.name.lower()]
-    pages = max(1, -(-len(rows) // PER_PAGE))
-    given = visit.query.get("page", "1")
-    page = min(max(int(given), 1), pages) if given.isdigit() and len(given) < 6 else 1
+    troubles = await _troubles(visit)
+    rows = visit.sort(rows, _sorts(visit, troubles))
+    page = visit.paged(rows, PER_PAGE)
     return await visit.page(
         "topics.html",
-        rows=await _rows(visit, rows[(page - 1) * PER_PAGE : page * PER_PAGE]),
+        rows=await _rows(visit, page.rows, troubles),
         find=find,
         page=page,
-        pages=pages,
-        total=len(rows),
     )
 
 
-async def _rows(visit: Visit, topics: Sequence[tuple[str, TopicOut]]) -> list[TopicRow]:
-    troubles, found = await _troubles(visit), list[TopicRow]()
+def _sorts(visit: Visit, troubles: Troubles) -> Mapping[str, Callable[[tuple[str, TopicOut]], Any]]:
+    """What topics can be sorted by without asking the stores about each of them."""
+    counts = {(line.pool, line.queue): line.counts for line in visit.parts.live.snapshots.last.lines}
+
+    def health(pool: str, one: TopicOut) -> int:
+        own = troubles.get(TopicAddress(pool, Queue(one.namespace, one.topic)).key, [])
+        return HEALTHS.index(health_of(one, own, today(one))[0])
+
+    def count(pool: str, one: TopicOut) -> Counts:
+        return counts.get((pool, Queue(one.namespace, one.topic)), Counts())
+
+    return {
+        "topic": lambda row: (row[1].namespace, row[1].topic),
+        "health": lambda row: health(*row),
+        "callback": lambda row: row[1].callback,
+        "success": lambda row: 2 if (share := success_of(today(row[1]))) is None else share,
+        "waiting": lambda row: -_waiting(count(*row)),
+        "dead": lambda row: -count(*row).dead,
+        "written": lambda row: -today(row[1]).written,
+        "notified": lambda row: -today(row[1]).notified,
+    }
+
+
+def _waiting(counts: Counts) -> int:
+    return counts.ready + counts.delayed + counts.leased
+
+
+async def _rows(visit: Visit, topics: Sequence[tuple[str, TopicOut]], troubles: Troubles) -> list[TopicRow]:
+    found: list[TopicRow] = []
     by_pool: dict[str, list[Queue]] = {}
     for pool, topic in topics:
         by_pool.setdefault(pool, []).append(Queue(topic.namespace, topic.topic))
@@ -146,9 +174,8 @@ async def _rows(visit: Visit, topics: Sequence[tuple[str, TopicOut]]) -> list[To
         queue, of_today = Queue(topic.namespace, topic.topic), today(topic)
         own = troubles.get(TopicAddress(pool, queue).key, [])
         count = counts.get((pool, queue), Counts())
-        waiting = count.ready + count.delayed + count.leased
         health, success = health_of(topic, own, of_today), success_of(of_today)
-        found.append(TopicRow(pool, topic, *health, success, waiting, count.dead, of_today, took))
+        found.append(TopicRow(pool, topic, *health, success, _waiting(count), count.dead, of_today, took))
     return found
 
 
@@ -242,9 +269,8 @@ async def show_new_topic(visit: Visit, sample: SampleOut | None = None) -> Respo
 
 async def show_schedule(visit: Visit) -> Response:
     """What a retry schedule means that somebody is typing."""
-    cap = visit.query.get("cap", "0")
-    number = int(cap) if cap.isascii() and cap.isdigit() and len(cap) < 6 else 0
-    return visit.text(schedule_words(visit, visit.query.get("schedule", "")[:200], number))
+    cap = read_number(visit.query.get("cap", ""))
+    return visit.text(schedule_words(visit, visit.query.get("schedule", "")[:200], cap))
 
 
 async def check_key(visit: Visit) -> Response:
