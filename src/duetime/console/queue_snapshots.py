@@ -50,7 +50,9 @@ class LiveQueue(Struct, frozen=True, gc=False):
 
     @property
     def late_ms(self) -> int:
-        return max(self.counts.now - self.head, 0) if self.head is not None and self.counts.ready else 0
+        """How long its earliest ready job is overdue; 0 below a second, in which it may just be delivered."""
+        late = self.counts.now - self.head if self.head is not None and self.counts.ready else 0
+        return late if late >= 1000 else 0
 
 
 class QueueSnapshot(NamedTuple):
