@@ -35,7 +35,10 @@ from tests.plugins.until import until
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("pools")
     stores = ", ".join(f'{name} = "sqlite:{folder}/{name}.db"' for name in "abc")
-    (folder / "duetime.toml").write_text(f'[pool.wide]\nstores = {{ {stores} }}\ndrain = ["b"]\n')
+    tiers = "\n".join(f'{name} = "sqlite:{folder}/{name}.db"' for name in ("hot", "cold"))
+    (folder / "duetime.toml").write_text(
+        f'[pool.wide]\nstores = {{ {stores} }}\ndrain = ["b"]\n[pool.tall]\n{tiers}\nhorizon = "1h"\n'
+    )
     with serving(folder, "--dev", DUETIME_CALLBACK_ALLOW="127.0.0.0/8") as served:
         yield served
     assert "Traceback" not in served.log.read_text()
@@ -49,11 +52,25 @@ def test_members_of_a_group_are_shown_with_the_one_that_drains(site: Served) -> 
     shown = page(site, "stores")
     assert "/a.db" in shown
     chinese = httpx.get(f"{site.admin}/console/stores", headers={"accept-language": "zh"}, timeout=60).text
-    assert english_words(chinese, "default", "wide", "odd", "ticks", "PostgreSQL", "MySQL", "SQLite") == set()
+    assert english_words(chinese, "default", "wide", "tall", "odd", "ticks", "PostgreSQL", "MySQL", "SQLite") == set()
     assert shown.count(">drains<") == 1
-    assert shown.count("every commit, synchronous=FULL") == 5  # the pools default and wide, and the members of wide
+    # The pools default and wide, the members of wide, and twice each tier of tall.
+    assert shown.count("every commit, synchronous=FULL") == 9
     # The room of the jobs is shown apart from that of the whole disk, also for a group.
-    assert shown.count("<dt>Size</dt>") == shown.count("<dt>Whole disk</dt>") == 2
+    assert shown.count("<dt>Size</dt>") == shown.count("<dt>Whole disk</dt>") == 3
+
+
+def test_a_tiered_pool_shows_how_many_jobs_each_tier_has(site: Served) -> None:
+    folder = site.log.parent
+    url = f"tiered:tall?hot=sqlite://{folder}/hot.db&cold=sqlite://{folder}/cold.db&horizon=1h"
+    with duetime.connect(url, namespace="high") as client:
+        client.queue("far").bulk(["x"] * 3, delay="2d")
+        client.queue("far").push("x")
+    assert re.search(
+        r"Hot / cold</span><span class=\"value\">1 / 3<", page(site, "queue?pool=tall&namespace=high&queue=far")
+    )
+    assert re.search(r'data-label="Hot / cold">1 / 3<', page(site, "queues?sort=cold"))
+    assert re.search(r"<strong>cold</strong> 3 jobs", page(site, "stores"))
 
 
 async def test_a_member_of_a_group_drains_by_a_button_and_takes_jobs_again(site: Served) -> None:

@@ -443,6 +443,9 @@ class Visit:
         given = {name: value for name, value in {**dict(parse_qsl(kept)), **query}.items() if value != ""}
         return path + (f"?{urlencode(given)}" if given else "")
 
+    def is_tiered(self, pool: str) -> bool:
+        return self.parts.pools.urls.get(pool, "").startswith("tiered:")
+
     # --- what the request asks for
 
     async def read_form(self) -> None:

@@ -79,6 +79,7 @@ async def list_queues(visit: Visit) -> Response:
         **SORTS,
         "in": lambda line: -_rates(rates, line)[0],
         "out": lambda line: -_rates(rates, line)[1],
+        "cold": lambda line: -line.counts.cold,
     }
     if chosen(list(sorts), sort) == "queue" and len(found) > MANY_QUEUES:
         wished = (place for place in found if _is_wanted(visit, wanted, *place))
@@ -104,6 +105,7 @@ async def list_queues(visit: Visit) -> Response:
         problems=problems,
         counting=counting,
         many_pools=len(visit.parts.pools.names) > 1,
+        is_tiered=any(visit.is_tiered(line.pool) for line in shown),
     )
 
 

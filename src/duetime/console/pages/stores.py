@@ -13,6 +13,7 @@ from starlette.responses import Response
 from duetime.console.forms import FormReader, FormRefused
 from duetime.console.live import ProcessState
 from duetime.console.pages.overview import pool_health
+from duetime.console.queue_snapshots import QueueSnapshot
 from duetime.console.settings_file import change_stores, file_of
 from duetime.console.visit import Visit, link
 from duetime.engine.pools import registered_pools, unregister_pool
@@ -29,9 +30,11 @@ async def show_stores(visit: Visit) -> Response:
     parts = visit.parts
     errors = parts.pools.errors()
     urls = parts.pools.urls
+    snapshot = await parts.live.snapshots.for_page(is_partial=visit.is_partial)
     return await visit.page(
         "stores.html",
         pools=[(one, mask(urls[one.name]), errors.get(one.name)) for one in await pool_health(visit)],
+        tiers={name: _tiers(snapshot, name) for name in urls if visit.is_tiered(name)},
         members={name: _members(url) for name, url in urls.items()},
         added=await registered_pools(parts.pools.registry),
         files={name: file for name in urls if (file := file_of(parts.settings.sources.get(f"pool.{name}", "")))},
@@ -46,6 +49,15 @@ def _bridges(visit: Visit) -> dict[str, dict[str, Any]]:
     """What server/bridge_sizes.py read of other systems, by name. A bridge that nobody reads any more is left out."""
     found = {one.key: msgspec.json.decode(one.value) for one in visit.parts.registry_copy.list_records(BRIDGE)}
     return {name: one for name, one in found.items() if visit.now - one["read_at"] < FORGOTTEN_MS}
+
+
+def _tiers(snapshot: QueueSnapshot, pool: str) -> dict[str, int]:
+    """How many jobs each tier of the pool has; empty if that is not known."""
+    if not snapshot.is_known or pool in snapshot.problems:
+        return {}
+    counts = [line.counts for line in snapshot.lines if line.pool == pool]
+    cold = sum(one.cold for one in counts)
+    return {"hot": sum(one.total for one in counts) - cold, "cold": cold}
 
 
 def _members(url: str) -> list[tuple[str, str, bool]]:
