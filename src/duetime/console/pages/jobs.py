@@ -72,6 +72,11 @@ class JobFilter:
     def states(self) -> Sequence[State]:
         return (State.READY, State.DELAYED) if self.retrying else (self.state,)
 
+    def query(self) -> dict[str, object]:
+        """As addresses and forms have it."""
+        since, until = self.since or "", self.until or ""
+        return {"state": self.tab, "since": since, "until": until, "text": self.text, "attribute": self.attribute}
+
     def fits(self, job: Job) -> bool:
         if self.retrying and not job.attempt:
             return False
@@ -385,11 +390,4 @@ def export_lines(visit: Visit, states: Sequence[State], fits: Callable[[Job], bo
 
 def jobs_link(pool: str, queue: Queue, wanted: JobFilter, path: str = "jobs", **more: object) -> str:
     """The address of the list, or of another page about the same jobs."""
-    query: dict[str, object] = {
-        "state": wanted.tab,
-        "since": wanted.since or "",
-        "until": wanted.until or "",
-        "text": wanted.text,
-        "attribute": wanted.attribute,
-    }
-    return queue_link(pool, queue, path, **{**query, **more})
+    return queue_link(pool, queue, path, **{**wanted.query(), **more})
