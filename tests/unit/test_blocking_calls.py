@@ -5,6 +5,7 @@ import signal
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -221,25 +222,32 @@ def test_a_caller_that_is_interrupted_keeps_no_lease(
 
 
 def test_a_signal_handler_may_not_call_the_client_during_a_call(client: Client) -> None:
-    queue, raised = client.queue("mail"), list[Exception]()
+    queue, rings = client.queue("mail"), list[int]()
+    release, program = hold(client), threading.get_ident()
 
-    def ring(*_: object) -> None:
+    def ring(number: int, _: object) -> None:
+        rings.append(number)
         try:
-            queue.push("from the handler")
-        except InvalidRequest as error:
-            raised.append(error)
+            with pytest.raises(InvalidRequest, match="signal handler"):
+                queue.push("from the handler")
+        finally:
+            release()
+
+    def interrupt() -> None:
+        while program not in transport(client)._calling:
+            time.sleep(0.001)
+        signal.pthread_kill(program, signal.SIGALRM)
 
     old = signal.signal(signal.SIGALRM, ring)
-    release = hold(client)
-    threading.Timer(0.2, release).start()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
         queue.push("from the program")
     finally:
+        thread.join()
         signal.signal(signal.SIGALRM, old)
 
-    [error] = raised
-    assert "signal handler" in str(error)
+    assert rings == [signal.SIGALRM]
     assert queue.size() == 1
     queue.push("again")
 

@@ -124,9 +124,10 @@ async def test_an_early_refusal_reaches_a_client_that_is_still_sending() -> None
 
 
 async def test_reading_pauses_while_the_application_does_not_take_the_body() -> None:
-    release = asyncio.Event()
+    begun, release = asyncio.Event(), asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
         await release.wait()
         await echo(scope, receive, send)
 
@@ -134,6 +135,7 @@ async def test_reading_pauses_while_the_application_does_not_take_the_body() -> 
         peer = await server.connect()
         body = b"x" * 20_000_000
         peer.say(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await begun.wait()
         await asyncio.sleep(0.1)
         [connection] = server.listener._service.connections
         assert connection._exchange.buffered < 1_000_000  # pyright: ignore

@@ -261,6 +261,7 @@ async def test_an_answer_that_never_comes_is_awaited_for_a_bounded_time(
     with pytest.raises(StoreUnavailable) as failure:
         await engine.push(QUEUE, [NewJob("a", b"")])
     assert failure.value.outcome_unknown
+    monkeypatch.undo()
     other.rollback()
 
     # The next ones are served, first by the general way, then over a new connection
