@@ -10,7 +10,7 @@ from duetime.callbacks.topic_service import TopicService
 from duetime.engine import Engine
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import ManualClock
-from duetime.model.errors import InvalidCondition, InvalidRequest, StoreUnavailable, TopicExists, TopicNotFound
+from duetime.model.errors import InvalidCondition, InvalidRequest, StoreUnavailable, TopicNotFound
 from duetime.model.job import Lease, NewJob, State
 from duetime.model.names import Queue
 from duetime.model.topic import Status, Topic, check_topic
@@ -73,26 +73,6 @@ def test_a_condition_is_checked_when_it_is_saved() -> None:
         check_topic(a_topic(retry_if="{res.code} ="))
 
 
-async def test_topics_are_added_changed_and_removed() -> None:
-    store = MemoryStore()
-    topics = TopicRegistry(lambda: store.registry)
-
-    added = await topics.add(PLACE, a_topic())
-    assert (added.id, await topics.get(PLACE)) == (1, added)
-    with pytest.raises(TopicExists):
-        await topics.add(PLACE, a_topic())
-    assert (await topics.edit(PLACE, {"delay_ms": 5})).delay_ms == 5
-    with pytest.raises(InvalidCondition):
-        await topics.edit(PLACE, {"retry_if": "("})
-    assert (await topics.set_status(PLACE, Status.OFFLINE)).status is Status.OFFLINE
-    assert [topic.key for topic in await topics.list_topics("default", "shop")] == ["mail"]
-    assert await topics.list_topics("default", "sho") == []
-    await topics.remove(PLACE)
-    with pytest.raises(TopicNotFound):
-        await topics.get(PLACE)
-    assert (await topics.add(PLACE, a_topic())).id == 2
-
-
 async def test_a_change_by_another_process_is_seen_immediately() -> None:
     store = MemoryStore()
     ours = TopicRegistry(lambda: store.registry)
@@ -122,19 +102,6 @@ async def test_a_secret_is_drawn_changed_over_and_ended() -> None:
     for wrong in ("whsec_xyz", "whsec_" + "A" * 8):
         with pytest.raises(InvalidRequest):
             await topics.edit(PLACE, {"secret": wrong})
-
-
-async def test_secrets_are_shown_once() -> None:
-    store = MemoryStore()
-    async with Engine(store) as engine:
-        service = TopicService.of_engine(engine)
-        added = await service.add(PLACE, a_topic(secret="new"))
-
-        assert added.secret.startswith("whsec_")
-        assert (await service.get(PLACE)).secret == ""
-        assert (await service.get(PLACE)).signed is True
-        assert (await service.edit(PLACE, {"delay_ms": 1})).secret == ""
-        assert (await service.list_topics("default", "shop"))[0].secret == ""
 
 
 # --- counts

@@ -1,4 +1,4 @@
-"""Group commit: who shares a call, who gets which answer, and what becomes of callers that go away."""
+"""Group commit, what test_engine_shared_calls.py does not see: bounds of a call, and runners that are stopped."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -9,12 +9,11 @@ import pytest
 
 from duetime.engine.batcher import Lane, ReplyScheduler
 from duetime.engine.requests import Request
-from duetime.model.errors import DuetimeError, JobExists, StoreUnavailable
+from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.model.names import Queue
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
 
 QUEUE = Queue("shop", "mail")
-OTHER = Queue("shop", "sms")
 CALL_S = 1.0
 
 
@@ -54,20 +53,15 @@ class CountingStore:
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
-        self.under_way = 0
-        self.most_at_once = 0
         self.error: Exception | None = None
         self.orphans: list[str] = []
 
     async def call(self, queue: Queue, requests: Sequence[str]) -> Sequence[str | DuetimeError]:
         self.calls.append(list(requests))
-        self.under_way += 1
-        self.most_at_once = max(self.most_at_once, self.under_way)
         await asyncio.sleep(CALL_S)
-        self.under_way -= 1
         if self.error:
             raise self.error
-        return [JobExists(request) if request.startswith("bad") else request.upper() for request in requests]
+        return [request.upper() for request in requests]
 
     def batch(self, group: asyncio.TaskGroup, *, max_weight: int = 10) -> TextLane:
         return TextLane(self.call, ReplyScheduler(group.create_task), max_weight=max_weight, orphan=self.orphans.append)
@@ -76,42 +70,6 @@ class CountingStore:
 async def settle() -> None:
     """Let everything that can run now run."""
     await asyncio.sleep(0.001)
-
-
-@virtual_time
-async def test_requests_that_arrive_during_a_call_share_the_next_one() -> None:
-    store = CountingStore()
-    async with asyncio.TaskGroup() as group:
-        batch = store.batch(group)
-        first = group.create_task(batch.run(QUEUE, "a"))
-        await settle()
-        later = [group.create_task(batch.run(QUEUE, text)) for text in "bcd"]
-
-        assert [await task for task in [first, *later]] == ["A", "B", "C", "D"]
-        assert store.calls == [["a"], ["b", "c", "d"]]
-        assert store.most_at_once == 1
-        assert (batch.calls, batch.requests) == (2, 4)
-
-
-@virtual_time
-async def test_queues_do_not_wait_for_each_other() -> None:
-    store = CountingStore()
-    async with asyncio.TaskGroup() as group:
-        batch = store.batch(group)
-
-        await asyncio.gather(batch.run(QUEUE, "a"), batch.run(OTHER, "b"))
-        assert store.most_at_once == 2
-
-
-@virtual_time
-async def test_an_error_value_reaches_only_its_own_caller() -> None:
-    store = CountingStore()
-    async with asyncio.TaskGroup() as group:
-        batch = store.batch(group)
-
-        answers = await asyncio.gather(*(batch.run(QUEUE, text) for text in ["a", "bad", "c"]), return_exceptions=True)
-        assert answers == ["A", JobExists("bad"), "C"]
-        assert len(store.calls) == 1
 
 
 @virtual_time
@@ -181,91 +139,6 @@ async def test_a_caller_that_is_cancelled_before_the_call_is_not_sent_and_weighs
         assert store.calls == [["a", "b"], ["c", "d"], ["g"]]
         assert batch._inboxes == {}
         assert store.orphans == []
-
-
-@virtual_time
-async def test_the_answer_of_a_caller_that_is_cancelled_during_the_call_is_an_orphan() -> None:
-    store = CountingStore()
-    async with asyncio.TaskGroup() as group:
-        batch = store.batch(group)
-        tasks = [asyncio.ensure_future(batch.run(QUEUE, text)) for text in ["a", "bad", "c"]]
-        await settle()
-        for task in tasks[:2]:
-            task.cancel()
-        await asyncio.wait(tasks)
-
-        assert await tasks[2] == "C"
-        assert store.orphans == ["A"]
-
-
-@pytest.mark.parametrize("request_text", ["a", "bad"])
-def test_an_answer_at_the_moment_of_cancellation_is_an_orphan_or_delivered(request_text: str) -> None:
-    """Cancelled after each number of steps: the answer goes to the caller or to the orphans, never to nobody."""
-    store = CountingStore()
-
-    async def main(steps: int) -> bool:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        store.orphans = []
-        async with asyncio.TaskGroup() as group:
-            batch = store.batch(group)
-            task = asyncio.ensure_future(batch.run(QUEUE, request_text))
-            loop.after_steps(steps, task.cancel)
-            await asyncio.wait([task])
-            answers = [] if task.cancelled() or task.exception() else [task.result()]
-            await asyncio.sleep(CALL_S * 2)
-            sent = store.calls != []
-            assert answers + store.orphans == (["A"] if sent and request_text == "a" else [])
-            store.calls = []
-            return task.cancelled()
-
-    outcomes = [run_virtual(main(steps)) for steps in range(1, 20)]
-    assert set(outcomes) == {True, False}, "some were cancelled in time and some were not"
-
-
-@virtual_time
-async def test_a_verb_without_orphans_forgets_the_error_of_a_cancelled_caller() -> None:
-    """An error that came in the instant of the cancellation must not be reported as never retrieved."""
-    answered = asyncio.Event()
-
-    async def call(queue: Queue, requests: Sequence[str]) -> Sequence[str]:
-        answered.set()
-        raise StoreUnavailable("gone")
-
-    async with asyncio.TaskGroup() as group:
-        batch = TextLane(call, ReplyScheduler(group.create_task), max_weight=10)
-        task = asyncio.ensure_future(batch.run(QUEUE, "a"))
-        await answered.wait()
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-
-@virtual_time
-async def test_a_batch_that_cannot_start_fails_every_caller() -> None:
-    def refuse(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        work.close()
-        raise StoreUnavailable("not running")
-
-    batch = TextLane(CountingStore().call, ReplyScheduler(refuse), max_weight=10)
-    for _ in range(2):
-        async with asyncio.timeout(1):
-            with pytest.raises(StoreUnavailable, match="not running"):
-                await batch.run(QUEUE, "a")
-
-
-@virtual_time
-async def test_a_closed_batch_serves_earlier_callers_and_refuses_new_ones() -> None:
-    store = CountingStore()
-    async with asyncio.TaskGroup() as group:
-        batch = store.batch(group, max_weight=1)
-        tasks = [group.create_task(batch.run(QUEUE, text)) for text in "abc"]
-        await settle()
-        batch.close()
-
-        with pytest.raises(StoreUnavailable, match="stopping"):
-            await batch.run(QUEUE, "d")
-        assert [await task for task in tasks] == ["A", "B", "C"]
 
 
 def cancelled_runner(after_s: float | None) -> Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]:
@@ -339,11 +212,8 @@ async def test_a_second_call_goes_out_only_when_it_is_full() -> None:
         assert store.calls == [["a"], ["b", "c", "d"], ["e", "f"]]
 
 
-# --- a batch whose answers wait for a promise: the next call does not, and nobody is forgotten
-
-
 class StoreWithPromises:
-    """Answers in capitals at once; its promises are kept or broken by hand, in order."""
+    """Answers in capitals after a moment. Answers wait for promises, which are kept or broken by hand."""
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
@@ -353,7 +223,7 @@ class StoreWithPromises:
     async def call(self, queue: Queue, requests: Sequence[str]) -> Sequence[str | DuetimeError]:
         self.calls.append(list(requests))
         await asyncio.sleep(0.01)
-        return [JobExists(request) if request.startswith("bad") else request.upper() for request in requests]
+        return [request.upper() for request in requests]
 
     def promise(self) -> asyncio.Future[None]:
         self.promises.append(asyncio.get_running_loop().create_future())
@@ -367,38 +237,6 @@ class StoreWithPromises:
             orphan=self.orphans.append,
             flushed=self.promise,
         )
-
-
-@virtual_time
-async def test_calls_go_on_while_answers_wait() -> None:
-    store = StoreWithPromises()
-    async with asyncio.TaskGroup() as group:
-        batch = store.batch(group)
-        tasks: list[asyncio.Task[str]] = []
-        for text in "abc":
-            tasks.append(group.create_task(batch.run(QUEUE, text)))
-            await asyncio.sleep(0.1)
-        assert store.calls == [["a"], ["b"], ["c"]]
-        assert batch._inboxes == {}
-        assert not any(task.done() for task in tasks)
-        for promise, task in zip(store.promises, tasks, strict=True):
-            promise.set_result(None)
-            assert await task == task.result()
-        assert [task.result() for task in tasks] == ["A", "B", "C"]
-
-
-@virtual_time
-async def test_a_failed_flush_fails_each_successful_answer() -> None:
-    store = StoreWithPromises()
-    async with asyncio.TaskGroup() as group:
-        batch = store.batch(group)
-        tasks = [asyncio.ensure_future(batch.run(QUEUE, text)) for text in ("a", "bad", "c")]
-        await asyncio.sleep(0.1)
-        store.promises[0].set_exception(StoreUnavailable("no disk", unknown=True))
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
-        assert answers == [StoreUnavailable("no disk"), JobExists("bad"), StoreUnavailable("no disk")]
-        assert answers[0] is not answers[2]
-        assert all(isinstance(answers[at], StoreUnavailable) and answers[at].outcome_unknown for at in (0, 2))
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -7,7 +7,7 @@ import pytest
 from duetime.engine import Engine
 from duetime.engine.reaper import LONGEST_REST_S, STEP, Reaper
 from duetime.model.errors import LeaseLost
-from duetime.model.job import Event, State
+from duetime.model.job import Event
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Reaped
 from tests.simulation.engine_room import OTHER, QUEUE, Stopwatch, given_store, ids, job, push, waiting
@@ -54,28 +54,6 @@ async def test_an_extended_lease_is_left_alone_until_its_new_end() -> None:
         await engine.extend(first.lease, 700)
         assert ids(await engine.reserve([QUEUE], wait_ms=60_000)) == ["a"]
         assert 850 <= watch.ms <= 850 + SOON_MS
-
-
-@virtual_time
-async def test_an_acked_lease_is_not_missed() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        await push(engine, "a")
-        [delivery] = await engine.reserve([QUEUE], ttr_ms=200)
-        await engine.ack([delivery.lease])
-        assert await engine.reserve([QUEUE], wait_ms=3000) == []
-        assert await store.check() == []
-
-
-@virtual_time
-async def test_a_job_out_of_tries_dies_when_its_lease_ends() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        await push(engine, "a", tries=1)
-        await engine.reserve([QUEUE], ttr_ms=100)
-        assert await engine.reserve([QUEUE], wait_ms=5000) == []
-        [found] = await store.get(QUEUE, ["a"])
-        assert (found.state, found.reason) == (State.DEAD, "tries")
 
 
 @virtual_time

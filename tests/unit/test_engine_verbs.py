@@ -14,12 +14,9 @@ from duetime.model.errors import (
     InvalidId,
     InvalidRequest,
     InvalidTime,
-    JobDead,
-    JobExists,
-    JobRunning,
     LeaseLost,
 )
-from duetime.model.job import MAX_ERROR, STEP_JOBS, Event, IfExists, Lease, NewJob, Priority, State
+from duetime.model.job import MAX_ERROR, STEP_JOBS, Event, Lease, NewJob, Priority, State
 from duetime.stores.base import Mark
 from tests.simulation.engine_room import OTHER, QUEUE, given_store, ids, job, push
 from tests.simulation.virtual_loop import virtual_time
@@ -175,28 +172,6 @@ async def test_ack_answers_per_lease_over_several_queues() -> None:
         assert [type(answer) for answer in answers[1:3]] == [LeaseLost, type(None)]
         assert [(one.event, one.id) for one in (answers[0], answers[3])] == [(Event.ACKED, "c"), (Event.ACKED, "a")]
         assert await engine.ack([]) == []
-
-
-@virtual_time
-async def test_push_raises_what_the_store_answers() -> None:
-    async with Engine(given_store()) as engine:
-        await push(engine, "a")
-        with pytest.raises(JobExists):
-            await engine.push(QUEUE, [job("a")], if_exists=IfExists.ERROR)
-        kept = await engine.push(QUEUE, [job("a")])
-        assert [moved.event for moved in kept.jobs] == [Event.KEPT]
-
-
-@virtual_time
-async def test_reschedule_answers_each_id_on_its_own() -> None:
-    async with Engine(given_store()) as engine:
-        await push(engine, "dead", "running")
-        dead, _ = await engine.reserve([QUEUE], limit=2)
-        await engine.kill(dead.lease)
-        await push(engine, "a", delay="1h")
-        answers = await engine.reschedule(QUEUE, ["a", "dead", "running", "none"], delay_ms=5)
-        assert [type(answer) for answer in answers[1:]] == [JobDead, JobRunning, type(None)]
-        assert answers[0].event is Event.RESCHEDULED
 
 
 # --- bounded steps

@@ -13,6 +13,7 @@ from duetime.http.exchange import Exchange
 from duetime.http.proxies import read_proxies
 from duetime.model.errors import InvalidSettings
 from tests.plugins.http_peer import QUICK, answer, echo, serving
+from tests.plugins.until import until
 
 # --- framing
 
@@ -72,6 +73,7 @@ async def test_pipelined_requests_are_not_parsed_ahead_without_bound() -> None:
     async with serving(app) as server:
         peer = await server.connect()
         peer.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10_000)
+        await until(lambda: started)
         await asyncio.sleep(0.05)
         [connection] = server.listener._service.connections
         assert started == 1

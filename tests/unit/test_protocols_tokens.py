@@ -10,8 +10,8 @@ import pytest
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.engine.schedules import SCHEDULES
 from duetime.model.clock import SystemClock
-from duetime.model.errors import Forbidden, InvalidName, PoolNotFound, StoreUnavailable, Unauthorized, VersionConflict
-from duetime.protocols.tokens import LABEL, Access, Token, Tokens, digest_of, make_secret, split
+from duetime.model.errors import InvalidName, StoreUnavailable, Unauthorized
+from duetime.protocols.tokens import LABEL, Tokens, digest_of, make_secret, split
 from duetime.stores.memory.registry import MemoryRegistry
 from duetime.stores.registry import Changes
 from tests.plugins.until import until
@@ -77,22 +77,6 @@ def test_split(text: str, parts: tuple[str, str]) -> None:
     assert split(text) == parts
 
 
-async def test_a_token_is_for_one_pool_and_namespace(tokens: Tokens) -> None:
-    secret = await tokens.create("default", "ns", "mine")
-    token = await tokens.check("default", "ns", secret)
-    assert (token.pool, token.namespace, token.description, token.scopes) == (
-        "default",
-        "ns",
-        "mine",
-        frozenset({Access.READ, Access.WRITE}),
-    )
-    for pool, namespace in [("second", "ns"), ("default", "other"), ("default", "n")]:
-        with pytest.raises(Unauthorized, match="invalid token"):
-            await tokens.check(pool, namespace, secret)
-    with pytest.raises(Unauthorized, match="token not found"):
-        await tokens.check("default", "ns", "")
-
-
 async def test_parts_of_the_key_cannot_be_shifted(tokens: Tokens) -> None:
     secret = await tokens.create("default", "a-b", "d")
     for namespace, text in [("a", f"b/{secret}"), ("a", f"-b{secret}"), ("a-b", f"{secret}/")]:
@@ -111,41 +95,6 @@ async def test_only_the_hash_is_kept_and_nothing_shows_the_secret(tokens: Tokens
     with pytest.raises(Unauthorized) as caught:
         await tokens.check("default", "other", secret)
     assert secret not in repr(caught.value)
-
-
-async def test_an_own_secret_can_be_used_once_per_namespace(tokens: Tokens) -> None:
-    own = "my-own-token-of-20-characters"
-    assert await tokens.create("default", "ns", "d", secret=own) == own
-    await tokens.create("default", "other", "d", secret=own)
-    with pytest.raises(VersionConflict):
-        await tokens.create("default", "ns", "again", secret=own)
-    with pytest.raises(PoolNotFound):
-        await tokens.create("nowhere", "ns", "d")
-
-
-async def test_an_administrator_may_say_the_token_or_its_label(tokens: Tokens) -> None:
-    secret = await tokens.create("second", "ns", "d")
-    token = await tokens.check("second", "ns", secret)
-    assert await tokens.find("ns", f"second:{secret}") == token
-    assert await tokens.find("ns", f"second:{token.label}") == token
-    assert await tokens.find("ns", secret) == Token("default", "ns", digest_of(secret)), "none of that pool"
-    with pytest.raises(PoolNotFound):
-        await tokens.find("ns", "nowhere:x")
-    await tokens.delete(token)
-    await tokens.delete(token)
-    assert await tokens.list_tokens("second", "ns") == []
-
-
-async def test_scopes(tokens: Tokens) -> None:
-    secret = await tokens.create("default", "ns", "d", scopes=frozenset({Access.READ}))
-    assert await tokens.admit(secret, "ns", Access.READ) == "default"
-    for access in (Access.WRITE, Access.ADMIN):
-        with pytest.raises(Forbidden):
-            await tokens.admit(secret, "ns", access)
-    with pytest.raises(Forbidden):
-        await tokens.admit(secret, None, Access.READ)
-    with pytest.raises(PoolNotFound):
-        await tokens.admit(f"nowhere:{secret}", "ns", Access.READ)
 
 
 @virtual_time
@@ -180,12 +129,3 @@ async def test_known_tokens_outlive_an_outage_of_the_registry_for_a_while(regist
             await patient.check("default", "ns", "unknown, and nobody can tell")
         registry.down = False
         assert await strict.check("default", "ns", secret)
-
-
-async def test_dev_lets_everybody_in_but_not_into_pools_that_do_not_exist(registry: Registry) -> None:
-    async with server(registry, dev=True) as tokens:
-        for text in ("", "anything", "second:", "second:anything"):
-            assert await tokens.admit(text, "any", Access.ADMIN) == split(text)[0]
-            assert await tokens.admit(text, None, Access.ADMIN) == split(text)[0]
-        with pytest.raises(PoolNotFound):
-            await tokens.admit("nowhere:x", "any", Access.READ)

@@ -61,18 +61,6 @@ async def push(store: Store, *ids: str, body: bytes = b"hello") -> object:
 # --- opening
 
 
-async def test_a_new_file_is_made_and_opened_again(path: Path) -> None:
-    first = await SqliteStore.open(path)
-    await push(first, "a")
-    epoch = (await first.ping()).epoch
-    await first.close()
-
-    again = await SqliteStore.open(str(path))
-    assert (await again.ping()).epoch == epoch
-    assert [job and job.id for job in await again.get(QUEUE, ["a"])] == ["a"]
-    await again.close()
-
-
 async def test_the_log_is_write_ahead_and_fully_synced_by_default(store: SqliteStore, path: Path) -> None:
     def settings(step: SqliteStep) -> tuple[str, int]:
         (mode,) = step.connection.execute("PRAGMA journal_mode").fetchone()
@@ -91,14 +79,10 @@ async def test_an_unknown_word_for_synchronous_is_refused(path: Path) -> None:
     assert size(path) == 0
 
 
-async def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["nowhere/jobs.db", ""], ids=["no folder", "a folder"])
+async def test_a_path_that_cannot_be_a_file(tmp_path: Path, place: str) -> None:
     with pytest.raises(StoreUnavailable):
-        await SqliteStore.open(tmp_path / "nowhere" / "jobs.db")
-
-
-async def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable):
-        await SqliteStore.open(tmp_path)
+        await SqliteStore.open(tmp_path / place)
 
 
 async def test_a_folder_that_goes_away_is_an_outage(tmp_path: Path) -> None:
