@@ -28,8 +28,9 @@ from duetime.stores.open import open_store
 from tests.contract.vocabulary import OTHER, QUEUE, as_lists, walk
 
 EXAMPLES = {"memory": 20, "sqlite": 70, "redis": 40, "postgres": 8, "mysql": 8}
-"""Sequences at scale 1: seconds on each store. Servers prove themselves sound over the wire, which is slower, and of the
-memory store, which is the reference itself, only that its answers do not change."""
+"""Sequences at scale 1: seconds on each store. Servers prove themselves sound over the wire, which is slower.
+The memory store is the reference itself: it is only compared with another of its kind.
+"""
 STEPS = 40
 
 IDS = ["a", "b", "c", "é:'%"]
