@@ -16,7 +16,11 @@ from tests.docs.pages import PAGES, ROOT, blocks, name_of
 TABLE_ROW = re.compile(r"^\| (.*) \|$", re.MULTILINE)
 
 
-EXAMPLES = [pytest.param(text, id=f"{name_of(page)}:{line}") for page in PAGES for line, text in blocks(page, "python")]
+EXAMPLES = [
+    pytest.param(text, id=f"{name_of(page)}:{line}")
+    for page in PAGES
+    for line, text in blocks(page, "python", 'python title="Duetime"')
+]
 
 
 @pytest.mark.parametrize("code", EXAMPLES)

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.docs.pages import DOCS, ROOT
+
 ICON = "src/duetime/console/static/icon.svg"
 
 
@@ -30,7 +31,7 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
     assert [one["version"] for one in json.loads((tmp_path / "versions.json").read_text())] == ["0.1", "0.0"]
     assert "url=0.1/" in (tmp_path / "index.html").read_text()
-    pages = [path.stem for path in (ROOT / "docs").glob("*.md") if path.stem != "index"]
+    pages = [str(path.relative_to(ROOT / "docs").with_suffix("")) for path in DOCS if path.stem != "index"]
     assert [page for page in pages if not (site / page / "index.html").exists()] == []
     assert "Accepted" in (site / "llms-full.txt").read_text()
     first = (site / "index.html").read_text()
@@ -39,7 +40,7 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     assert (site / "img" / "icon.svg").exists()
     assert '<td data-label="about">' in (site / "settings" / "index.html").read_text()  # for phones
     tabs = re.findall(r'href="([^"]+)" class="md-tabs__link"', first)
-    assert tabs == [".", "frameworks/", "operations/", "sdk/", "concepts/", "support/"]  # the first page of each part
+    assert tabs == [".", "frameworks/", "coming-from/", "operations/", "sdk/", "concepts/", "support/"]  # first pages
     index = (site / "llms.txt").read_text()
     linked = re.findall(r"\]\(([^)]+)\)", index)
     assert [link for link in linked if not (site / link).exists()] == []
