@@ -1,11 +1,13 @@
 """`duetime mcp` as agents use it: the SDK's own client, in memory, over standard input and output, and over HTTP."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from tests.plugins.processes import guard, release
 from tests.plugins.serving import serving
 from tests.plugins.until import until
 
+ROOT = Path(__file__).parents[2]
+TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 READ_ONLY = set(READERS) - {"doctor", "job_history"}
 
 
@@ -138,11 +142,25 @@ async def test_writing(filled: str) -> None:
 
 
 async def test_an_agent_reminds_itself_once_and_never_early(url: str) -> None:
+    """The session that docs/mcp.md shows; only its times differ."""
+    session: list[str] = []
+
+    async def step(name: str, **arguments: Any) -> dict[str, Any]:
+        answer = await call(client, name, **arguments)
+        session.extend((f"> {name} {json.dumps(arguments)}", f"< {json.dumps(answer)}"))
+        return answer
+
     async with agent(url, allow_writes=True) as client:
-        pushed = await call(client, "later", queue="agent", body="look at the report", when="300ms", job_id="remind")
-        got = (await call(client, "receive", queue="agent", wait_s=30))["job"]
-        assert (got["id"], got["body"], got["due_at"]) == ("remind", "look at the report", pushed["due_at"])
-        assert (await call(client, "receive", queue="agent", wait_s=0))["job"] is None
+        reminder = {"queue": "agent", "body": "look at the report", "when": "10m", "job_id": "remind"}
+        await step("later", **reminder, dry_run=True)
+        await step("later", **reminder)
+        await step("receive", queue="agent", wait_s=0)
+        moved = await step("reschedule", queue="agent", job_id="remind", when="1s")
+        await step("receive", queue="agent", wait_s=60)
+        assert datetime.now(UTC) >= datetime.fromisoformat(moved["due_at"])
+        await step("receive", queue="agent", wait_s=0)
+    page = (ROOT / "docs/mcp.md").read_text()
+    assert TIME.sub("TIME", "\n".join(session)) in TIME.sub("TIME", page), "\n".join(session)
 
 
 def journal_of(folder: Path) -> str:
