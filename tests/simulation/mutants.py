@@ -294,8 +294,8 @@ MUTANTS = [
     Mutant(
         "a job on a member that is down counts as gone",
         GROUP,
-        "                self.answers[place] = StoreUnavailable(problem.message, **problem.fields)",
-        "                pass",
+        "        return self._problems.get(place) if self._is_open(place) else None",
+        "        return None",
     ),
     Mutant(
         "a member that was down is not tried again",
