@@ -102,6 +102,8 @@ def prepared(shell: Shell, line: str) -> str:
                 return line.replace('"$lease"', f"'{lease_text(shell, lease)}'")
         elif "push" not in line and "later" not in line:
             mail.push("hello", id="welcome-42", delay="1h" if "reschedule" in line else 0)
+    if "cold=" in line:
+        shell.ok("push", "mail", "hello", "--url", f"sqlite://{folder}/cold.db")
     if "duetime topic" in line and "duetime topic add" not in line:
         shell.ok("topic", "add", "mail", "https://shop.example.com/mail")
     if "duetime restore" in line:
