@@ -35,14 +35,19 @@ BESIDE = {
 }
 ICON = Path("src/duetime/console/static/icon.svg")
 SHORT_CELL = 32
+"""Characters of a cell whose names stay in one line where there is room."""
+LONG_WORD = 18
+"""Characters of a word that do not fit into half of a phone's width."""
+ONE_LINE = 9
+"""Characters of a cell, such as 9,644 ms, that stay in one line everywhere."""
 LAST_IN_SEARCH = "---\nsearch: { boost: 0.01 }\n---\n\n"
 """For decisions: who searches for a word wants to use it, not to know why it was chosen."""
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)")
 
 
 class TableLabels(Extension, Treeprocessor):
-    """Gives each cell of a wide table the title of its column, which the style sheet shows on a phone. It marks short
-    cells, whose names are not broken.
+    """Gives each cell of a wide table the title of its column, which the style sheet shows on a phone. A table is wide
+    if it has three columns or a word that would be broken there. It also marks cells whose text must not be broken.
     """
 
     def extendMarkdown(self, md: Markdown) -> None:
@@ -51,13 +56,18 @@ class TableLabels(Extension, Treeprocessor):
     def run(self, root: Element) -> None:
         for table in root.iter("table"):
             titles = ["".join(cell.itertext()) for cell in table.iter("th")]
-            if len(titles) > 2:
+            texts = {cell: "".join(cell.itertext()) for cell in table.iter("td")}
+            longest = max((len(word) for text in texts.values() for word in text.split()), default=0)
+            if len(titles) > 2 or longest > LONG_WORD:
                 table.set("data-wide", "")
                 for row in table.iter("tr"):
                     for title, cell in zip(titles, row.findall("td"), strict=False):
                         cell.set("data-label", title)
-                        if len("".join(cell.itertext())) <= SHORT_CELL:
+                        if len(texts[cell]) <= SHORT_CELL:
                             cell.set("data-short", "")
+            for cell, text in texts.items():
+                if len(text) <= ONE_LINE:
+                    cell.set("data-line", "")
 
 
 def stage(folder: Path) -> None:
