@@ -433,32 +433,23 @@ class SingleCall(Struct, Generic[Asked, Answer], eq=False):
     def set_result(self, outcome: Any, /) -> None:
         recorded = self.lane.recorders.after(self.call, outcome)
         if iscoroutine(recorded):
-            self.lane.replies.spawn(self._answer_later(recorded))
+            self.lane.replies.spawn(self._answer_later(recorded, outcome))
         else:
             self._answer(recorded)
 
-    def set_exception(self, error: Exception, /) -> None:
-        recorded = self.lane.recorders.after(self.call, error)
-        if iscoroutine(recorded):
-            self.lane.replies.spawn(self._fail_later(recorded, error))
-        else:
-            self.fail(error)
+    set_exception = set_result
 
-    async def _answer_later(self, recording: Coroutine[Any, Any, Any]) -> None:
+    async def _answer_later(self, recording: Coroutine[Any, Any, Any], outcome: Any) -> None:
         try:
-            outcome = await recording
-        except Exception as error:  # of any kind: the caller gets it
-            self.fail(error)
-        else:
-            self._answer(outcome)
-
-    async def _fail_later(self, recording: Coroutine[Any, Any, Any], error: Exception) -> None:
-        try:
-            await recording
-        finally:
-            self.fail(error)
+            recorded = await recording
+        except Exception as error:  # of any kind: the caller gets it, or the error of the store
+            recorded = outcome if isinstance(outcome, Exception) else error
+        self._answer(recorded)
 
     def _answer(self, outcome: Any) -> None:
+        if isinstance(outcome, Exception):
+            self.fail(outcome)
+            return
         lane, queue = self.lane, self.call.queue
         try:
             [answer] = lane.answers(self.call, (self.request,), outcome)
