@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from duetime.client.store_link import opened_store
+from duetime.client.store_link import AsyncStoreLink, opened_store
 from duetime.journal.events import REPEATED, Draft, Entry, body_fields, place_before_seq, write_line
 from duetime.journal.options import embedded_options
 from duetime.journal.registration import (
@@ -59,23 +59,25 @@ def batch_node(options: LoadOptions) -> str:
 async def with_journal(options: LoadOptions) -> LoadOptions:
     """The options with the folder for the batch's entries, which is found as an embedded engine finds it.
 
-    There is none if the pool does not journal and nobody asked for it. Raises InvalidSettings if the pool journals and
-    the journal is "off".
+    There is none if the pool does not journal and nobody asked for it, or if a server writes it. Raises InvalidSettings
+    if the pool journals and the journal is "off".
     """
-    if options.is_http:
-        return options
-    async with opened_store(options.store_url) as store:
+
+    async def find(store: Store) -> LoadOptions | None:
         found = await find_journaling(store)
         if not found and not options.journal:
-            return options
+            return None
         journal = embedded_options(options.url, options.journal, nodes=await registered(store))
         if journal is None:
             if found:
                 raise refusal_without_journal(found)
-            return options
+            return None
         pool = found.pool if found else options.pool
         await begin_journaling(store, pool)
-    return replace(options, journal=str(journal.folder.absolute()), pool=pool)
+        return replace(options, journal=str(journal.folder.absolute()), pool=pool)
+
+    async with AsyncStoreLink.open(options.store_url, options.token) as link:
+        return await link.on_store(find) or options
 
 
 class BatchJournal:

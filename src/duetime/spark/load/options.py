@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
-from duetime.client.transport import is_http
+from duetime.client.transport import check_is_store
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.job import DEFAULT_TRIES, MAX_TRIES, Priority
@@ -117,10 +117,6 @@ class LoadOptions:
             return self.url
         return f"{self.url}{'&' if urlsplit(self.url).query else '?'}timeout={self.timeout_ms / 1000}"
 
-    @property
-    def is_http(self) -> bool:
-        return is_http(self.url)
-
 
 NAMES = {one.name.removesuffix("_ms").replace("_", ""): one.name for one in fields(LoadOptions)}
 """The field of each option, by its name without underscores and capitals."""
@@ -140,6 +136,8 @@ def read_options(given: Mapping[str, Any]) -> LoadOptions:
     if values["url"].startswith("memory:"):
         raise InvalidSettings("url must not be a memory: store, which Spark's worker processes cannot share")
     options = LoadOptions(**values)
+    if options.journal:
+        check_is_store(options.url, "a server writes the journal itself: leave journal out, or name the store")
     check_namespace(options.namespace)
     if options.queue:
         check_queue(options.namespace, options.queue)

@@ -72,8 +72,6 @@ def schedule(
 
 def load(frame: DataFrame, given: LoadOptions, *, lake: str, on_phase: OnProgress | None = None) -> Scheduled:
     """`schedule` with options that were read already."""
-    if given.journal and given.is_http:
-        raise InvalidSettings("a server writes the journal itself: leave journal out, or name the store")
     tell = on_phase or _nothing
     if given.withdraw_missing and not given.on_change:
         given = replace(given, on_change=Action.KEEP)

@@ -124,8 +124,6 @@ def read_write_options(options: Mapping[str, str], schema: StructType) -> LoadOp
             "only duetime.spark.schedule compares a table with its last load; here the options are ifExists and mode, "
             "and a column change (insert, update, delete)"
         )
-    if read.journal and read.is_http:
-        raise InvalidSettings("a server writes the journal itself: leave journal out, or name the store")
     return read
 
 
