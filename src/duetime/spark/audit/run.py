@@ -262,9 +262,10 @@ def _read_law(lake: Lake, folder: str) -> list[dict[str, Any]]:
 
 
 class Placed(NamedTuple):
-    """PLACED, and the days on which its strays were born."""
+    """PLACED, how many of its jobs the store lacks, and the days on which its strays were born."""
 
     rows: DataFrame
+    lost: int
     stray_days: set[str]
 
 
@@ -287,7 +288,7 @@ def write_places(lake: Lake, evidence: Evidence, folder: str) -> Placed:
         ended.observe(counted, F.count(F.lit(1)).alias("jobs")).write.parquet(aside)
         if counted.get["jobs"]:
             placed = audit.with_superseded(placed, lake.spark.read.schema(audit.JOB_KEY).parquet(aside))
-    return Placed(placed, set(days.splitlines()))
+    return Placed(placed, lost_jobs, set(days.splitlines()))
 
 
 def born_after(lake: Lake, evidence: Evidence, first: int) -> DataFrame:
@@ -304,8 +305,8 @@ def born_after(lake: Lake, evidence: Evidence, first: int) -> DataFrame:
 def findings(lake: Lake, evidence: Evidence, placed: Placed, closed: DataFrame | None = None) -> DataFrame:
     """FINDING; of closed files, only those of days are read from which the store holds a job that is not open."""
     scanned = evidence.scanned
-    if scanned is None or not evidence.closed:
-        return audit.findings(evidence.jobs, scanned, placed.rows, closed)
+    if scanned is None or not (placed.lost or placed.stray_days):
+        return audit.own_findings(evidence.jobs, scanned.since if scanned else 0, closed)
     chosen = {file for file in evidence.closed if file.date in placed.stray_days}
     ended = evidence.narrowed(lake.jobs.read(manifest=evidence.manifest, only=lambda file: file in chosen))
     return audit.findings(evidence.jobs, scanned, placed.rows, closed, ended)

@@ -119,10 +119,8 @@ def law(jobs: DataFrame, placed: DataFrame | None = None, closed: DataFrame | No
     `placed` has the `places` of these jobs; without it there is no store. `closed` has counts of other jobs.
     """
     placed = places(jobs) if placed is None else placed
-    living = placed.where(F.col("outcome") != STRAY).select(
-        *LAW_KEY, "adopts", "outcome", F.lit(1).cast("long").alias("jobs")
-    )
-    counted = ended_counts(jobs).unionByName(living)
+    one_each = (*LAW_KEY, "adopts", "outcome", F.lit(1).cast("long").alias("jobs"))
+    counted = _ended(jobs).select(*one_each).unionByName(placed.where(F.col("outcome") != STRAY).select(*one_each))
     if closed is not None:
         counted = counted.unionByName(closed.where("kind = ''").select(*LAW_KEY, "adopts", "outcome", "jobs"))
 
@@ -142,13 +140,27 @@ def law(jobs: DataFrame, placed: DataFrame | None = None, closed: DataFrame | No
 
 def ended_counts(jobs: DataFrame, *also: str) -> DataFrame:
     """JOBS -> how many jobs of a queue and batch ended in which way; `also` are more columns to count by."""
-    ended = jobs.where("ends != 0 and accepted_at is not null").withColumn("adopts", _adopts())
-    return ended.groupBy(*LAW_KEY, "adopts", "outcome", *also).agg(F.count(F.lit(1)).alias("jobs"))
+    return _ended(jobs).groupBy(*LAW_KEY, "adopts", "outcome", *also).agg(F.count(F.lit(1)).alias("jobs"))
+
+
+def _ended(jobs: DataFrame) -> DataFrame:
+    return jobs.where("ends != 0 and accepted_at is not null").withColumn("adopts", _adopts())
+
+
+def own_findings(jobs: DataFrame, since: int = 0, closed: DataFrame | None = None) -> DataFrame:
+    """JOBS -> FINDING: what the entries of jobs born since then say, without the store. `closed` has findings about
+    jobs that are not among these.
+    """
+    found = jobs.transform(faults, since)
+    if closed is None:
+        return found
+    is_ours = (F.col("kind") != UNANSWERED) | (F.col("born") >= since)
+    return found.unionByName(closed.where((F.col("kind") != "") & is_ours).select(*FINDING))
 
 
 def findings(
     jobs: DataFrame,
-    scanned: Scanned | None = None,
+    scanned: Scanned,
     placed: DataFrame | None = None,
     closed: DataFrame | None = None,
     ended_elsewhere: DataFrame | None = None,
@@ -159,12 +171,7 @@ def findings(
     among these. `ended_elsewhere` are JOBS that have ended, and among which jobs of the store are looked for that these
     do not know.
     """
-    found = jobs.transform(faults, scanned.since if scanned else 0)
-    if closed is not None:
-        is_ours = (F.col("kind") != UNANSWERED) | (F.col("born") >= (scanned.since if scanned else 0))
-        found = found.unionByName(closed.where((F.col("kind") != "") & is_ours).select(*FINDING))
-    if scanned is None:
-        return found
+    found = own_findings(jobs, scanned.since, closed)
     placed = places(jobs, scanned) if placed is None else placed
     lost = placed.where(F.col("outcome") == LOST)
     return found.unionByName(
