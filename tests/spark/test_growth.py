@@ -158,7 +158,7 @@ def test_a_run_takes_few_spark_jobs(spark: SparkSession, tmp_path: Path, first_d
 
     run_with("node-a", first_day)
     later = run_with("node-b", first_day + HOUR_MS)
-    most = {"ingest": 4, "lifecycle": 11, "stats": 5, "audit": 16}
+    most = {"ingest": 4, "lifecycle": 9, "stats": 5, "audit": 10}
     assert {name: jobs for name, jobs in later.items() if jobs > most[name]} == {}
     assert [spark_jobs(steps[name]) for name in ("ingest", "lifecycle", "stats")] == [0, 0, 0]
 
