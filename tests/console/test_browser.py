@@ -237,6 +237,8 @@ def test_a_delayed_job_is_watched_until_it_is_done_without_a_reload(
     page = watched().page()
     page.goto(address("job", name, id=job))
     page.evaluate("window.sameDocument = true")
+    changes: list[str] = []
+    page.on("response", lambda one: changes.append(one.url) if "x-changes" in one.headers else None)
     badge = page.locator("#live .badge").first
     expect(badge).to_have_text("Delayed")
     expect(page.locator("#live-state")).to_have_text("Live", timeout=PATIENCE_MS)
@@ -249,6 +251,7 @@ def test_a_delayed_job_is_watched_until_it_is_done_without_a_reload(
     client.ack(held)
     expect(badge).to_have_text("Done", timeout=PATIENCE_MS)
     assert page.evaluate("window.sameDocument")
+    assert changes  # after the first refresh only lines that have changed are sent
 
 
 def test_every_action_works_without_javascript(

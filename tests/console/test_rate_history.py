@@ -54,12 +54,12 @@ async def test_rates_outlive_the_server_that_counted_them(tmp_path: Path) -> Non
         await until(lambda: live.meters.history("hour"))  # there is a sample to compare with
         await pools.engine("default").push(MAIL, [NewJob(id=str(number), body=b"") for number in range(7)])
         await until(lambda: accepted(history, "a") == 7, deadline_s=120)
-        assert max(point.rates["accepted"] for point in live.meters.history("day")) > 0
+        assert max(point.rates["accepted"] for point in await live.meters.history("day")) > 0
 
     async with figures(url, server="b") as (_, live, history):
         assert accepted(history, "a") == 7
         for span in ("hour", "day"):
-            assert max(point.rates["accepted"] for point in live.meters.history(span)) > 0
+            assert max(point.rates["accepted"] for point in await live.meters.history(span)) > 0
 
 
 async def test_what_is_older_than_a_day_is_deleted(tmp_path: Path) -> None:
@@ -108,14 +108,14 @@ async def test_what_a_queue_did_outlives_the_server(tmp_path: Path) -> None:
             return bool(await pools.registry.list_records("console-queues"))
 
         await until(is_kept, deadline_s=120)
-        assert live.meters.queues.points(LABELS, "hour")[-1].backlog == 5
-        assert live.meters.queues.points((*LABELS[:2], "idle"), "hour") == []
+        assert (await live.meters.queues.points(LABELS, "hour"))[-1].backlog == 5
+        assert await live.meters.queues.points((*LABELS[:2], "idle"), "hour") == []
         assert live.meters.queues.backlog_before(LABELS) in (0, 5, 7)
         assert live.meters.queues.backlog_before((*LABELS[:2], "idle")) == 0
 
     async with figures(url, server="b") as (_, live, _):
         for span in ("hour", "day", "week"):
-            found = live.meters.queues.points(LABELS, span)
+            found = await live.meters.queues.points(LABELS, span)
             assert max(point.rates.get("accepted", 0) for point in found) > 0
             assert any(point.p99 is not None and point.run_p99 is not None for point in found)
             assert next(point.backlog for point in reversed(found) if point.backlog is not None) in (0, 5)
@@ -138,8 +138,8 @@ async def test_what_a_task_did_outlives_the_server(tmp_path: Path) -> None:
 
     async with figures(url, server="b") as (_, live, _):
         for span in ("hour", "day", "week"):
-            assert live.meters.tasks.sums(span)[labels].counts == {"finished": 1, "failed": 1}
-            found = live.meters.tasks.points(labels, span)
+            assert (await live.meters.tasks.sums(span))[labels].counts == {"finished": 1, "failed": 1}
+            found = await live.meters.tasks.points(labels, span)
             assert any(point.run_p50 is not None for point in found)
 
 

@@ -247,15 +247,15 @@ class MeterSamples:
     async def journal(self) -> JournalLag | None:
         return (await self._shared_sample()).journal
 
-    def history(self, span: str) -> list[RatePoint]:
+    async def history(self, span: str) -> list[RatePoint]:
         """Points of the last hour or day: what this process knows, before that and of other servers what was kept."""
         since = time.time() - SPANS_S[span]
-        gains, own = self._history.read(since), self._gains
+        gains, own = self._history.read(since), [*self._gains]
         if own:
             begin = own[0].at - own[0].seconds
             kept = [gain for gain in gains.get(self._history.server, []) if gain.at <= begin]
             gains[self._history.server] = [*kept, *own]
-        return rate_points(gains, since=since, width_s=SPANS_S[span] / POINTS)
+        return await asyncio.to_thread(rate_points, gains, since=since, width_s=SPANS_S[span] / POINTS)
 
 
 def _journal_lag(readings: Mapping[str, Reading]) -> JournalLag | None:

@@ -5,6 +5,7 @@ busiest in the registry: for a day in steps of ten minutes, for a week in steps 
 all the time that is about 3 MB per server.
 """
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from duetime.console.rate_history import HourRecords, MeterGain, RatePoint, add_up, rate_points
 from duetime.metrics.meters import Labels
 from duetime.model.errors import DuetimeError
+from duetime.stores.registry import Record
 
 log = logging.getLogger("duetime.console")
 
@@ -47,6 +49,10 @@ class Minute(NamedTuple):
         return self.gains.get(labels) or MeterGain(self.at, self.seconds, {}, (), backlog=0)
 
 
+Kept = Sequence[tuple[str, Record]]
+"""Records of the registry, each with the server that wrote it."""
+
+
 class QueueHistory:
     def __init__(self, records: HourRecords) -> None:
         self._records = records
@@ -65,39 +71,46 @@ class QueueHistory:
         """How many jobs were due in the first minute of memory, at most an hour ago; None if there is none yet."""
         return self._minutes[0].gain(labels).backlog if self._minutes else None
 
-    def points(self, labels: Labels, span: str) -> list[RatePoint]:
+    async def points(self, labels: Labels, span: str) -> list[RatePoint]:
         """The points of a queue: what this process knows, before that and of other servers what was kept. No points if
-        nothing happened and nothing waited.
+        nothing happened and nothing waited. Read in a thread: a week may be 3 MB.
         """
-        length, width = SPANS[span]
-        since = time.time() - length
-        begin = self._minutes[0].at - self._minutes[0].seconds if self._minutes else float("inf")
+        since = time.time() - SPANS[span][0]
+        return await asyncio.to_thread(self._points, labels, span, since, self._records.read(since), [*self._minutes])
+
+    def _points(
+        self, labels: Labels, span: str, since: float, kept: Kept, minutes: Sequence[Minute]
+    ) -> list[RatePoint]:
+        begin = minutes[0].at - minutes[0].seconds if minutes else float("inf")
         found: dict[str, list[MeterGain]] = {}
-        for server, record in self._records.read(since):
+        for server, record in kept:
             known = msgspec.json.decode(record.value, type=dict[str, msgspec.Raw])
             gains, covered = (_read(known.get(key)) for key in ("/".join(labels), COVERED))
             until = begin if server == self._records.server else float("inf")
             filled = _filled(gains, covered)
             found.setdefault(server, []).extend(gain for gain in filled if since < gain.at <= until)
         found.setdefault(self._records.server, []).extend(
-            minute.gain(labels) for minute in self._minutes if minute.at > since
+            minute.gain(labels) for minute in minutes if minute.at > since
         )
-        points = rate_points(found, since=since, width_s=width)
+        points = rate_points(found, since=since, width_s=SPANS[span][1])
         return points if any(one.backlog or any(one.rates.values()) for one in points) else []
 
-    def sums(self, span: str) -> dict[tuple[str, str, str], MeterGain]:
+    async def sums(self, span: str) -> dict[tuple[str, str, str], MeterGain]:
         """What each of them did in the span as one gain, from what `points` reads."""
         since = time.time() - SPANS[span][0]
-        begin = self._minutes[0].at - self._minutes[0].seconds if self._minutes else float("inf")
+        return await asyncio.to_thread(self._sums, since, self._records.read(since), [*self._minutes])
+
+    def _sums(self, since: float, kept: Kept, minutes: Sequence[Minute]) -> dict[tuple[str, str, str], MeterGain]:
+        begin = minutes[0].at - minutes[0].seconds if minutes else float("inf")
         found: dict[tuple[str, str, str], list[MeterGain]] = {}
-        for server, record in self._records.read(since):
+        for server, record in kept:
             until = begin if server == self._records.server else float("inf")
             for key, gains in _decode(record.value).items():
-                kept = [gain for gain in gains if since < gain.at <= until]
-                if kept and key != COVERED:
+                known = [gain for gain in gains if since < gain.at <= until]
+                if known and key != COVERED:
                     pool, namespace, name = key.split("/", 2)
-                    found.setdefault((pool, namespace, name), []).extend(kept)
-        for minute in self._minutes:
+                    found.setdefault((pool, namespace, name), []).extend(known)
+        for minute in minutes:
             for (pool, namespace, name), gain in minute.gains.items():
                 if gain.at > since:
                     found.setdefault((pool, namespace, name), []).append(gain)

@@ -24,6 +24,8 @@ Place = tuple[str, Queue]
 EVERY_S = 30.0
 SHARE = 100
 """Sums are used for at least this many times as long as it took to add them up."""
+BREATHER = 25
+"""After so many queues others have the event loop: a queue has totals of up to 31 days."""
 HOURS = 24
 HOUR_MS = 3_600_000
 MOST_DUE_QUEUES = 300
@@ -99,7 +101,9 @@ class DayTotals:
                 queues = (await store.queues())[:MOST_QUEUES]
                 for at in range(0, len(queues), STEP_JOBS):
                     chunk = queues[at : at + STEP_JOBS]
-                    for queue, totals in zip(chunk, await store.totals(chunk), strict=True):
+                    for place, (queue, totals) in enumerate(zip(chunk, await store.totals(chunk), strict=True)):
+                        if place % BREATHER == 0:
+                            await asyncio.sleep(0)
                         running[pool] = add_totals(running.get(pool, Totals()), totals.running)
                         into = sums.setdefault((pool, queue.namespace), {})
                         for day, one in totals.days.items():

@@ -72,7 +72,7 @@ async def show_overview(visit: Visit) -> Response:
     processes = await live.processes()
     journal = await live.meters.journal() if everything else None
     ahead, retrying = await live.due.read(visit.sees), await live.retrying.read(visit.sees)
-    points = live.meters.history("hour") if everything else []
+    points = await live.meters.history("hour") if everything else []
     history = points[-60:] if not visit.scope[1] else []
     return await visit.page(
         "overview.html",
@@ -90,7 +90,7 @@ async def show_overview(visit: Visit) -> Response:
         span=span,
         spans=SPANS,
         charts=history_charts(
-            visit, points if span == "hour" else live.meters.history(span), span, ("rates", "lateness")
+            visit, points if span == "hour" else await live.meters.history(span), span, ("rates", "lateness")
         )
         if everything and span != "month"
         else (),

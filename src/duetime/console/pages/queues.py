@@ -198,7 +198,7 @@ async def show_queue(visit: Visit) -> Response:
         days=day_bars(visit, totals.days),
         history=history,
         histories=HISTORIES,
-        charts=_charts(visit, pool, queue, history) if history != "month" else (),
+        charts=await _charts(visit, pool, queue, history) if history != "month" else (),
         due=bars,
         span=span,
         spans=list(DUE_SPANS),
@@ -208,8 +208,8 @@ async def show_queue(visit: Visit) -> Response:
     )
 
 
-def _charts(visit: Visit, pool: str, queue: Queue, span: str) -> list[tuple[str, Chart]]:
-    points = visit.parts.live.meters.queues.points((pool, *queue), span)
+async def _charts(visit: Visit, pool: str, queue: Queue, span: str) -> list[tuple[str, Chart]]:
+    points = await visit.parts.live.meters.queues.points((pool, *queue), span)
     return history_charts(visit, points, span, ("rates", "backlog", "lateness", "run"))
 
 

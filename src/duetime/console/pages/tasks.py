@@ -45,7 +45,7 @@ async def show_tasks(visit: Visit) -> Response:
             round(gain.counts.get("failed", 0)),
             (quantile(gain.run, 0.5, RUN_S), quantile(gain.run, 0.99, RUN_S)),
         )
-        for (pool, namespace, task), gain in history.sums(span).items()
+        for (pool, namespace, task), gain in (await history.sums(span)).items()
         if visit.sees(pool, namespace)
     ]
     rows = visit.sort(sorted(rows, key=lambda one: one.task), SORTS)
@@ -53,7 +53,7 @@ async def show_tasks(visit: Visit) -> Response:
     if task:
         space = visit.given("pool"), visit.given("namespace")
         visit.check_sees(*space)
-        points = history.points((*space, task), span)
+        points = await history.points((*space, task), span)
         charts = history_charts(visit, points, span, ("rates", "run"), ("finished", "failed"))
     return await visit.page(
         "tasks.html", rows=rows[:MOST], history=span, histories=list(SPANS), task=task, charts=charts
