@@ -76,6 +76,17 @@ async def test_a_broken_engine_is_replaced_and_its_neighbours_work_on() -> None:
         assert pools.engine("default") is neighbour
 
 
+async def test_an_engine_that_breaks_while_it_closes_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = Stores()
+    async with Pools({"default": "memory:a"}, open_store=stores) as pools:
+
+        async def bug() -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(pools.engine("default").recorders, "close", bug)
+    assert len(stores.opened["memory:a"]) == 1
+
+
 async def test_wrong_settings_are_raised_at_the_start() -> None:
     async def refuse(url: str) -> MemoryStore:
         raise InvalidSettings("no such scheme")

@@ -254,7 +254,8 @@ class Pools:
         except Exception as error:  # a bug in the engine of one pool must not end the others
             log.exception("pool_broken", extra={"pool": pool.name})
             pool.error = StoreUnavailable(f"the pool {pool.name!r} broke: {type(error).__name__}")
-            raise pool.error from error
+            if not pool.stop.is_set():
+                raise pool.error from error
         finally:
             pool.engine = None
             await store.close()
