@@ -1,5 +1,6 @@
 """Marks: a push that carries one happens once while the mark lives."""
 
+import msgspec
 import pytest
 
 from duetime.model.clock import ManualClock
@@ -53,12 +54,18 @@ async def test_a_repeat_changes_nothing_and_gets_the_same_answer(store: Store, c
     assert await states(store) == before
 
 
-async def test_after_the_jobs_were_acked_nothing_is_pushed_again(store: Store) -> None:
-    first = await push(store, job("a"), job("b"), mark=mark())
+@pytest.mark.parametrize(
+    ("brief", "if_exists"), [(False, IfExists.KEEP), (True, IfExists.KEEP), (True, IfExists.ERROR)]
+)
+async def test_after_the_jobs_were_acked_nothing_is_pushed_again(
+    store: Store, brief: bool, if_exists: IfExists
+) -> None:
+    its_mark = msgspec.structs.replace(mark(), brief=brief)
+    first = await push(store, job("a"), job("b"), if_exists=if_exists, mark=its_mark)
     for delivery in await reserve_some(store):
         await ack_one(store, delivery.lease)
 
-    again = await push(store, job("a"), job("b"), mark=mark())
+    again = await push(store, job("a"), job("b"), if_exists=if_exists, mark=its_mark)
 
     assert again == Pushed(first.jobs, NOW, repeated=True)
     assert await counts(store) == Counts()

@@ -130,7 +130,7 @@ class PutBackBatch:
 def mark_arguments(mark: Mark | None, if_exists: IfExists) -> tuple[Argument, Argument, Argument, Argument]:
     if mark is None:
         return "", "", "", ""
-    return mark.name, mark.digest, mark.life_ms, "1" if mark.brief and if_exists is IfExists.KEEP else ""
+    return mark.name, mark.digest, mark.life_ms, "1" if mark.brief and if_exists is not IfExists.REPLACE else ""
 
 
 def _groups(jobs: Sequence[NewJob], *, with_born: bool = True) -> list[Sequence[NewJob]]:
