@@ -4,9 +4,9 @@ make bench ARGS=cold                           200,000 jobs that are due in 30 t
 make bench ARGS="cold --jobs 10000000 --promote 0.1"    full size: some 6 GB on disk
 TMPDIR=/dev/shm make bench ARGS=cold           the same without the disk's time
 
-Redis has no persistence. PostgreSQL commits durably, with shared_buffers of 1 GB, max_wal_size of 16 GB and wal_compression. For the
-promotion the same pool is opened with a longer horizon: of 60 days, so that every job is within it, or of fewer, for
-the share of the jobs that `--promote` names.
+Redis has no persistence. PostgreSQL commits durably, with shared_buffers of 1 GB, max_wal_size of 16 GB and
+wal_compression. For the promotion the same pool is opened with a longer horizon: of 60 days, so that every job is
+within it, or of fewer, for the share of the jobs that `--promote` names.
 """
 
 import argparse
