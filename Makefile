@@ -28,7 +28,10 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --durations 10
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
-.PHONY: help run setup setup-dev setup-bench test test-full check quick format faults soak mutants pipeline screenshots docs bench lock release-check lint-tools audit-dependencies clean
+# The parts of `make check`. Each takes one core: `make -j2 check` runs two at a time.
+CHECKS := check-files check-types check-imports
+
+.PHONY: help run setup setup-dev setup-bench test test-full check $(CHECKS) quick format faults soak mutants pipeline screenshots docs bench lock release-check lint-tools audit-dependencies clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -82,13 +85,19 @@ test: setup-dev ## Run the tests of the short lane: make test ARGS="-k reserve";
 test-full: setup-dev ## Run every test on every store, at full size
 	DUETIME_TEST_SCALE=$(FULL_SCALE) $(PYTEST) --full --timeout 900 $(ARGS)
 
-check: $(VENV)/.stamp-dev ## Check format, lint, types and import rules
+check: $(CHECKS) ## Check format, lint, types and import rules
+
+check-files: $(VENV)/.stamp-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python tools/blocking_client.py --check
 	$(BIN)/python tools/sdk_reference.py --check
 	$(BIN)/python tools/http_reference.py --check
+
+check-types: $(VENV)/.stamp-dev
 	$(BIN)/pyright
+
+check-imports: $(VENV)/.stamp-dev
 	$(BIN)/lint-imports
 
 quick: check ## The same, and on memory and SQLite the unit and contract tests and Django's own
