@@ -64,12 +64,11 @@ def reason_not_to_run(line: str) -> str:
     return next((reason for pattern, reason in NOT_RUN.items() if re.search(pattern, line)), "")
 
 
+PAGE_OF = {line: page for page in reversed(PAGES) if page.name not in STORIES for line in lines_of(page)}
+"""The first page of each line: one that is on several pages runs once."""
+
 LINES = [
-    pytest.param(line, id=f"{page.name}:{line[:70]}")
-    for page in PAGES
-    if page.name not in STORIES
-    for line in dict.fromkeys(lines_of(page))
-    if not reason_not_to_run(line)
+    pytest.param(line, id=f"{page.name}:{line[:70]}") for line, page in PAGE_OF.items() if not reason_not_to_run(line)
 ]
 
 
