@@ -24,6 +24,10 @@ from markdown import Extension, Markdown
 from markdown.treeprocessors import Treeprocessor
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import BasePlugin
+from mkdocs.structure.files import Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 BESIDE = {
@@ -40,8 +44,11 @@ LONG_WORD = 18
 """Characters of a word that do not fit into half of a phone's width."""
 ONE_LINE = 9
 """Characters of a cell, such as 9,644 ms, that stay in one line everywhere."""
-LAST_IN_SEARCH = "---\nsearch: { boost: 0.01 }\n---\n\n"
-"""For decisions: who searches for a word wants to use it, not to know why it was chosen."""
+SEARCH = {"tasks.md": 5, "concepts.md": 3, "quickstart.md": 2, "production.md": 2, "cli.md": 0.5, "delayqueue.md": 0.5}
+SEARCH |= {"lmstfy.md": 0.5, "coming-from": 0.5, "decisions": 0.01}
+"""How far up a page or folder is in the results of a search; others have 1. The pages that explain a word come before
+those that also use it. Decisions come last: who searches for a word wants to use it, not to know why it was chosen.
+"""
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)")
 
 
@@ -70,6 +77,11 @@ class TableLabels(Extension, Treeprocessor):
                     cell.set("data-line", "")
 
 
+class SearchOrder(BasePlugin):
+    def on_page_markdown(self, markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> None:
+        page.meta["search"] = {"boost": SEARCH.get(page.file.src_uri.partition("/")[0], 1)}
+
+
 def stage(folder: Path) -> None:
     """All pages and pictures in one folder, with their links as they are there."""
     shutil.copytree(ROOT / "docs", folder, dirs_exist_ok=True)
@@ -79,10 +91,7 @@ def stage(folder: Path) -> None:
     (folder / "license.md").write_text(f"# License\n\n```\n{(ROOT / 'LICENSE').read_text()}\n```\n")
     for source in sorted((ROOT / "docs").rglob("*.md")):
         (folder / source.relative_to(ROOT / "docs")).write_text(_with_links(source, source.read_text()))
-    decisions = sorted((folder / "decisions").glob("*.md"))
-    lines = [f"- [{_title(one)}]({one.name})" for one in decisions]
-    for page in decisions:
-        page.write_text(LAST_IN_SEARCH + page.read_text())
+    lines = [f"- [{_title(one)}]({one.name})" for one in sorted((folder / "decisions").glob("*.md"))]
     (folder / "decisions" / "index.md").write_text("# Decisions\n\n" + "\n".join(lines) + "\n")
 
 
@@ -159,6 +168,7 @@ def main(folder: Path, version: str = "") -> None:
         stage(source)
         config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(source), site_dir=str(target), strict=True)
         config.markdown_extensions.append(TableLabels())
+        config.plugins["search_order"] = SearchOrder()
         if version:
             config.extra["version"] = {"provider": "mike"}
         build(config)
