@@ -48,16 +48,20 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+    """In a copy with two pages and their menu."""
     copy = tmp_path / "copy"
-    for name in ("docs", "tools"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("npm"))
-    for name in ("LICENSE", *(page.name for page in ROOT.glob("*.md"))):
-        shutil.copyfile(ROOT / name, copy / name)
-    shutil.copyfile(ROOT / "mkdocs.yml", copy / "mkdocs.yml")
-    (copy / ICON).parent.mkdir(parents=True)
+    shutil.copytree(ROOT / "tools", copy / "tools", ignore=shutil.ignore_patterns("npm", "jars"))
+    for folder in ("docs/img", "docs/decisions", Path(ICON).parent):
+        (copy / folder).mkdir(parents=True)
     shutil.copyfile(ROOT / ICON, copy / ICON)
-    page = copy / "docs" / "stores.md"
-    page.write_text(page.read_text() + "\n[nowhere](nothing.md) [no such part](journal.md#nothing)\n")
+    shutil.copyfile(ROOT / "docs" / "site.css", copy / "docs" / "site.css")
+    for name in ("LICENSE", *(page.name for page in ROOT.glob("*.md"))):
+        (copy / name).write_text(f"# {name}\n")
+    settings = (ROOT / "mkdocs.yml").read_text()
+    menu = settings[settings.index("nav:") : settings.index("not_in_nav:")]
+    (copy / "mkdocs.yml").write_text(settings.replace(menu, ""))
+    (copy / "docs" / "other.md").write_text("# Other\n")
+    (copy / "docs" / "index.md").write_text("# Home\n\n[nowhere](nothing.md) [no such part](other.md#nothing)\n")
     ran = build(copy, tmp_path / "site")
     assert ran.returncode != 0
     assert "nothing.md" in ran.stderr
