@@ -12,6 +12,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     parametrize_by_store(metafunc, "store_kind", ["redis", "sqlite", "postgresql", "mysql"])
 
 
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker in a thread of a test ends after the wait that it is in."""
+    monkeypatch.setattr("duetime.bridges.laravel_worker.WAIT_S", 0.2)
+    monkeypatch.setattr("duetime.bridges.laravel_worker.PAUSED_S", 0.02)
+
+
 @pytest.fixture
 def store_kind(request: pytest.FixtureRequest) -> str:
     return request.param

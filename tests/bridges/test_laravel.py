@@ -15,7 +15,7 @@ from msgspec import structs
 
 import duetime
 from duetime.bridges import laravel_worker
-from duetime.bridges.laravel import LaravelJob, LaravelQueues, LaravelRedis, connect
+from duetime.bridges.laravel import BulkJob, LaravelJob, LaravelQueues, LaravelRedis, connect
 from duetime.bridges.laravel_database import LaravelDatabase
 from duetime.bridges.laravel_worker import Handler, LaravelWorker
 from duetime.bridges.payload import make_payload, next_attempt, read_payload
@@ -24,6 +24,7 @@ from duetime.model.errors import InvalidRequest, LeaseLost
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
 from tests.bridges.laravel_peer import LaravelPeer, database_peer, execute_sqlite, python_worker
+from tests.bridges.two_relays import close_and_give_back, push_while_full
 
 PREFIX = "shop_database_"
 
@@ -175,10 +176,10 @@ def test_every_job_is_done_and_none_early_with_kill_9_of_either_side(
     peer.config["connection"]["retry_after"] = retry_after_s
     ours = connect(peer.url, prefix=PREFIX, retry_after=retry_after_s)
     if producer == "php":
-        peer.run("push", "default", count, 6)
+        peer.run("push", "default", count, 4)
     else:
         for n in range(count):
-            delay_s = random.uniform(0, 6)
+            delay_s = random.uniform(0, 4)
             ours.later(delay_s, "Job@fire", {"n": n, "due": time.time() + delay_s})
     log = tmp_path / "python.log"
     ran = Counter[int]()
@@ -327,6 +328,23 @@ def test_jobs_are_relayed_with_their_due_times_and_a_killed_relay_repeats_nothin
         assert (counts.ready, counts.delayed) == (0, 1)
         [waiting] = client.queue("moved").list_jobs("delayed").jobs
         assert 3_595_000 < waiting.due_at - time.time() * 1000 <= 3_601_000
+
+
+def test_a_batch_of_two_relays_is_pushed_once_although_the_queue_was_full(
+    peer: LaravelPeer, laravel: LaravelQueues, tmp_path: Path
+) -> None:
+    laravel.bulk([BulkJob("Job@fire", {"n": n}) for n in range(4)])
+    other = connect(peer.url, prefix=PREFIX)
+    with duetime.connect(f"sqlite:{tmp_path / 'ours.db'}") as client:
+        push_while_full(laravel, other, "default", client)
+    other.close()
+
+
+def test_a_refused_batch_of_two_relays_is_given_back_after_a_while(
+    laravel: LaravelQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laravel.bulk([BulkJob("Job@fire", {"n": n}) for n in range(4)])
+    close_and_give_back(laravel, "default", monkeypatch)
 
 
 def test_a_body_that_is_too_large_stays_there(laravel: LaravelQueues, tmp_path: Path) -> None:

@@ -17,11 +17,15 @@ import duetime
 from duetime.bridges import delayqueue
 from duetime.bridges import relay as relay_module
 from duetime.bridges.delayqueue import DelayQueue
+from duetime.bridges.foreign import ForeignQueues
 from duetime.bridges.lmstfy import Lmstfy, LmstfyDeadLetters
+from duetime.bridges.redisson import Redisson
 from duetime.bridges.relay import BATCH, Relay, bury
-from duetime.model.errors import StoreUnavailable
+from duetime.model.errors import QueueFull, StoreUnavailable
 from duetime.model.names import Queue
+from duetime.stores.base import RulesChange
 from tests.bridges.laravel_peer import execute, own_database
+from tests.bridges.two_relays import close_and_give_back, push_while_full
 from tests.e2e.shell import Shell, program
 from tests.plugins.processes import guard, release
 
@@ -103,7 +107,7 @@ def test_a_relay_of_lmstfy_that_dies_before_the_end_of_a_batch_leaves_no_bodies(
     add_lmstfy(theirs, "0" * 26, b"plain")
     lmstfy = Lmstfy(redis_url)
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise StoreUnavailable("killed")
 
     forget, lmstfy._redis.forget = lmstfy._redis.forget, die  # type: ignore[method-assign]
@@ -229,6 +233,26 @@ def test_ready_messages_between_those_of_other_topics_are_moved_in_small_batches
     dq.close()
 
 
+@pytest.mark.parametrize(("system", "scans"), [("lmstfy", 1), ("delayqueue", 2)])
+def test_the_sizes_of_many_queues_take_one_scan(
+    theirs: redis.Redis, redis_url: str, store: str, system: str, scans: int
+) -> None:
+    """The timer of lmstfy is shared by all queues, and so are the buckets of php-delayqueue."""
+    for n in range(9):
+        name = f"q{n}"
+        theirs.hset("m/ns", "shop", 1)
+        theirs.hset("m/ns/shop", name, 1)
+        theirs.zadd("timer_set", {struct.pack("<H4sH2sHH1s", 4, b"shop", 2, name.encode(), 1, 1, b"a"): SOON_S + n})
+        theirs.zadd(f"dq_bucket_{zlib.crc32(name.encode()) % 2}", {f"{name}:a": SOON_S + n})
+    foreign = Lmstfy(redis_url) if system == "lmstfy" else DelayQueue(redis_url)
+    names = foreign.names()
+    theirs.config_resetstat()
+    sizes = foreign.list_sizes(names)
+    assert [(one.delayed, one.oldest_due_at) for one in sizes.values()] == [(1, (SOON_S + n) * 1000) for n in range(9)]
+    assert theirs.info("commandstats")["cmdstat_zscan"]["calls"] == scans
+    foreign.close()
+
+
 def test_a_body_that_is_too_large_stays_in_lmstfy(theirs: redis.Redis, redis_url: str, store: str) -> None:
     names = [f"{n:026}" for n in range(3)]
     for name, body in zip(names, (b"a", LARGE, b"c"), strict=True):
@@ -272,6 +296,62 @@ def test_a_body_that_is_too_large_stays_in_php_delayqueue(theirs: redis.Redis, r
         assert Relay(dq, client).to_duetime("recall", Queue("default", "recall"), follow=False) == 1
     assert theirs.zrange(bucket, 0, -1, withscores=True) == [(b"recall:1", SOON_S)]
     assert theirs.hkeys("dq_job_info") == [b"recall:1"]
+    dq.close()
+
+
+def filled(system: str, theirs: redis.Redis, url: str) -> tuple[ForeignQueues, ForeignQueues, str]:
+    """Two connections to a system with four jobs, and the name of its queue."""
+    match system:
+        case "lmstfy":
+            for n in range(4):
+                add_lmstfy(theirs, f"{n:026}", b"x")
+            return Lmstfy(url), Lmstfy(url), "shop/mail"
+        case "delayqueue":
+            theirs.hset("dq_job_info", mapping={f"mail:{n}": "{}" for n in range(4)})
+            theirs.rpush("dq_2ready_queue", *(f"mail:{n}" for n in range(4)))
+            return DelayQueue(url), DelayQueue(url), "mail"
+        case _:
+            theirs.rpush("mail", "a", "b", "c", "d")
+            return Redisson(url), Redisson(url), "mail"
+
+
+@pytest.mark.parametrize("system", ["lmstfy", "delayqueue", "redisson"])
+def test_a_batch_of_two_relays_is_pushed_once_although_the_queue_was_full(
+    theirs: redis.Redis, redis_url: str, store: str, system: str
+) -> None:
+    first, second, queue = filled(system, theirs, redis_url)
+    with duetime.connect(store) as client:
+        push_while_full(first, second, queue, client)
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("system", ["lmstfy", "delayqueue", "redisson"])
+def test_a_refused_batch_of_two_relays_is_given_back_after_a_while(
+    theirs: redis.Redis, redis_url: str, system: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, queue = filled(system, theirs, redis_url)
+    close_and_give_back(first, queue, monkeypatch)
+    first.close()
+    second.close()
+
+
+def test_a_batch_that_one_store_of_a_group_took_in_part_is_not_given_back(theirs: redis.Redis, redis_url: str) -> None:
+    count = 30  # 14 and 16 in the two stores
+    theirs.hset("dq_job_info", mapping={f"mail:{n}": "{}" for n in range(count)})
+    theirs.rpush("dq_2ready_queue", *(f"mail:{n}" for n in range(count)))
+    dq, ours = DelayQueue(redis_url), Queue("default", "moved")
+    with duetime.connect("group:test?a=memory:&b=memory:") as client:
+        queue = client.queue("moved")
+        queue.configure(RulesChange(max_jobs=count // 2))
+        with pytest.raises(QueueFull, match="were pushed to other members"):
+            Relay(dq, client).to_duetime("mail", ours, follow=False)
+        while job := queue.pop():
+            job.ack()
+        queue.configure(RulesChange(max_jobs=0))
+        Relay(dq, client).to_duetime("mail", ours, follow=False)
+        assert queue.totals().running.accepted == count
+    assert dq.sizes("mail").total == 0
     dq.close()
 
 

@@ -4,8 +4,10 @@ A queue is a topic. Ids, due times and bodies are kept. `read_topics` reads the 
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from contextlib import closing
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct
@@ -13,9 +15,7 @@ from msgspec import Struct
 from duetime.bridges.foreign import HELD_BYTES, ForeignQueues, HeldBatch, Sizes, own_id
 from duetime.bridges.laravel_database import Database
 from duetime.bridges.redis_scripts import ForeignRedis
-from duetime.model.clock import SystemClock
 from duetime.model.errors import InvalidSettings
-from duetime.model.ids import IdMaker
 from duetime.model.job import NewJob
 
 PASSED = 400_000
@@ -31,41 +31,49 @@ class DelayQueue(ForeignQueues):
         if buckets < 1:
             raise InvalidSettings(f"buckets must be at least 1, got {buckets}")
         self._redis = ForeignRedis(url)
+        self.close = self._redis.close
         self._prefix, self._buckets = prefix, buckets
         self._ready = [f"{prefix}{priority}ready_queue" for priority in (1, 2, 3)]
-        self._ids = IdMaker(SystemClock())
         self._scans: dict[str, Iterator[bytes]] = {}
 
     def names(self) -> Sequence[str]:
         """The topics that have messages. Reads all of them, in steps."""
-        buckets = (
-            member for n in range(self._buckets) for member, _ in self._redis.members(f"{self._prefix}bucket_{n}")
-        )
-        ready = (member for key in self._ready for member in self._redis.values(key))
-        return sorted({_topic(member) for member in chain(buckets, ready)})
+        return sorted({topic for topic, _ in self._all_delayed()}.union(self._all_ready()))
 
     def sizes(self, queue: str) -> Sizes:
-        waiting = [score for _, score in self._delayed(queue)]
-        ready = sum(_topic(member) == queue for key in self._ready for member in self._redis.values(key))
-        oldest = int(min(waiting) * 1000) if waiting else None
-        held = self._redis.count_held(self._held(queue), 3)
-        return Sizes(ready=ready, delayed=len(waiting), held=held, oldest_due_at=oldest)
+        return self.list_sizes([queue])[queue]
+
+    def list_sizes(self, queues: Sequence[str]) -> dict[str, Sizes]:
+        """Reads all messages once."""
+        ready, delayed, oldest = Counter(self._all_ready()), Counter[str](), dict[str, int]()
+        for topic, due_at in self._all_delayed():
+            delayed[topic] += 1
+            oldest[topic] = min(oldest.get(topic, due_at), due_at)
+        held = {queue: self._redis.count_held(self._held(queue), 3) for queue in queues}
+        return {one: Sizes(ready[one], delayed[one], held=held[one], oldest_due_at=oldest.get(one)) for one in queues}
+
+    def _all_delayed(self) -> Iterator[tuple[str, int]]:
+        buckets = (self._redis.members(f"{self._prefix}bucket_{n}") for n in range(self._buckets))
+        return ((_topic(member), int(due_s * 1000)) for bucket in buckets for member, due_s in bucket)
+
+    def _all_ready(self) -> Iterator[str]:
+        return (_topic(member) for key in self._ready for member in self._redis.values(key))
 
     def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
         """`size` bounds nothing: a message has at most 9,999 bytes."""
-        new, held = self._ids.make(), self._held(queue)
+        held = self._held(queue)
         for ready, members in self._next_members(queue, limit):
-            keys = [self._bucket(queue), ready, f"{self._prefix}job_info", held, f"{held}:{new}"]
-            if name := self._redis.run("delayqueue_hold", keys, [new, *members]).decode():
+            keys = [self._bucket(queue), ready, f"{self._prefix}job_info"]
+            name, _ = self._redis.hold("delayqueue_hold", held, keys, members)
+            if name:
                 break
         else:
             return None
-        stored = self._redis.batch(f"{held}:{name}", 3)
+        stored = self._redis.batch(held, name, 3)
         return HeldBatch(name, [_as_job(*one) for one in stored], stored)
 
-    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = (), *, if_unshared: bool = False) -> None:
         """What is put back waits in the bucket: it becomes ready there when it is due."""
-        held = self._held(queue)
         given = [
             ("ZADD", self._bucket(queue), int(due_ms) / 1000, member)
             for due_ms, member, _ in (batch.stored[n] for n in back)
@@ -73,10 +81,7 @@ class DelayQueue(ForeignQueues):
         # First, because a batch that is gone is not found again; a batch that is left has the bodies, too.
         if moved := [member for n, (_, member, _) in enumerate(batch.stored) if n not in back]:
             self._redis.call("HDEL", f"{self._prefix}job_info", *moved)
-        self._redis.forget(held, f"{held}:{batch.name}", batch.name, given)
-
-    def close(self) -> None:
-        self._redis.close()
+        self._redis.forget(self._held(queue), batch.name, given, if_unshared=if_unshared)
 
     def _next_members(self, queue: str, limit: int) -> Iterator[tuple[str, list[bytes]]]:
         """(ready list, members of the topic there or in the bucket), in portions. The first portion is empty: a batch
@@ -133,10 +138,8 @@ class ForeignTopic(Struct, frozen=True):
 
 def read_topics(url: str) -> list[ForeignTopic]:
     """The topics in php-delayqueue's database (mysql://user:password@host/database)."""
-    database = Database(url)
-    with database.transaction() as run:
+    with closing(Database(url)) as database, database.transaction() as run:
         rows = run.rows(f"SELECT {', '.join(TOPIC_COLUMNS)} FROM dq_topic ORDER BY id")
-    database.close()
     return [_as_topic(dict(zip(TOPIC_COLUMNS, row, strict=True))) for row in rows]
 
 

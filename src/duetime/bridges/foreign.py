@@ -21,6 +21,8 @@ from duetime.model.names import MAX_ID
 
 HELD_BYTES = 1 << 20
 """Of a batch, so that the other system is blocked for a few milliseconds only, however large its jobs are."""
+CLOSED_MS = 600_000
+"""A closed batch can be held again after this time: no push of it that began before is still under way then."""
 
 
 class Sizes(Struct, frozen=True):
@@ -60,19 +62,23 @@ class ForeignQueues(Protocol):
 
     def sizes(self, queue: str) -> Sizes: ...
 
+    def list_sizes(self, queues: Sequence[str]) -> dict[str, Sizes]:
+        """Of several queues, which may cost no more than of one."""
+        return {queue: self.sizes(queue) for queue in queues}
+
     def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
         """A batch that was left behind, else up to `limit` jobs, delayed ones included; None if none is left. No job is
         added to the batch once it has `size` bytes.
         """
 
-    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = (), *, if_unshared: bool = False) -> None:
         """Delete a held batch, and put those jobs of it back into the queue, with their due times. Does nothing if the
-        batch is gone.
+        batch is gone. With `if_unshared` a batch that `hold` has returned more than once is closed instead: another
+        relay may be pushing it.
         """
 
     def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         """Add our jobs, ready to run there. A job that was accepted in the last week is not added again.
-
         Raises InvalidRequest, and adds nothing, if a job cannot be written in the form that the other system requires.
         """
         raise InvalidRequest(f"jobs cannot be relayed to {self.system}: its clients work with Duetime's server")
@@ -105,8 +111,7 @@ def open_foreign(system: str, url: str, options: BridgeOptions) -> ForeignQueues
         case "laravel":
             from duetime.bridges.laravel import connect  # noqa: PLC0415
 
-            given = {"retry_after": options.retry_after, "handler": options.handler}
-            return connect(url, prefix=options.prefix or "", **given)  # pyright: ignore[reportArgumentType]
+            return connect(url, prefix=options.prefix or "", retry_after=options.retry_after, handler=options.handler)
         case "redisson":
             from duetime.bridges.redisson import Redisson  # noqa: PLC0415
 

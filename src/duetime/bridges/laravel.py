@@ -26,9 +26,8 @@ from duetime.bridges.payload import (
     read_payload,
 )
 from duetime.bridges.redis_scripts import ForeignRedis
-from duetime.model.clock import Duration, SystemClock, delay_ms, duration_ms, instant_ms
+from duetime.model.clock import Duration, delay_ms, duration_ms, instant_ms
 from duetime.model.errors import InvalidRequest, LeaseLost
-from duetime.model.ids import IdMaker
 from duetime.model.job import Delivery, NewJob, chunks
 
 log = logging.getLogger("duetime.bridges")
@@ -115,7 +114,6 @@ class LaravelQueues(ForeignQueues, ABC):
     def __init__(self, retry_after: Duration, handler: str | None) -> None:
         self.retry_after_s = max(1, -(-duration_ms(retry_after) // 1000))
         self._handler = handler
-        self._ids = IdMaker(SystemClock())
 
     # --- producers
 
@@ -255,6 +253,7 @@ class LaravelRedis(LaravelQueues):
         super().__init__(retry_after, handler)
         self._prefix = prefix
         self._redis = ForeignRedis(url)
+        self.close = self._redis.close
 
     def _key(self, queue: str, part: str = "") -> str:
         tagged = "{" in queue and "}" in queue.partition("{")[2][1:]
@@ -337,27 +336,21 @@ class LaravelRedis(LaravelQueues):
         return self._finish(job, "failed", "push")
 
     def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
-        new = self._ids.make()
-        keys = self._keys(queue, "", "delayed", "notify", "held", f"held:{new}", "reserved")
-        name: str = self._redis.run("laravel_hold", keys, [new, limit, size]).decode()
-        if not name:
-            return None
-        held = self._redis.batch(self._key(queue, f"held:{name}"), 2)
-        return self._batch(queue, name, [(int(due_at), text, None) for due_at, text in held])
+        held, keys = self._key(queue, "held"), self._keys(queue, "", "delayed", "notify", "reserved")
+        name, _ = self._redis.hold("laravel_hold", held, keys, [limit, size])
+        stored = self._redis.batch(held, name, 2)
+        return self._batch(queue, name, [(int(due_at), text, None) for due_at, text in stored]) if name else None
 
-    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = (), *, if_unshared: bool = False) -> None:
         """What is put back is delayed first; every worker moves what is due to the ready jobs."""
         given = [("ZADD", self._key(queue, "delayed"), batch.stored[n][0] / 1000, batch.stored[n][1]) for n in back]
-        self._redis.forget(self._key(queue, "held"), self._key(queue, f"held:{batch.name}"), batch.name, given)
+        self._redis.forget(self._key(queue, "held"), batch.name, given, if_unshared=if_unshared)
 
     def accept_texts(self, queue: str, texts: Sequence[tuple[str, bytes]]) -> None:
         self._redis.run("accept", self._keys(queue, "", "accepted", "notify"), [part for one in texts for part in one])
 
     def clear(self, queue: str = "default") -> int:
         return self._redis.run("laravel_clear", self._keys(queue, "", "notify", "delayed", "reserved"), [])
-
-    def close(self) -> None:
-        self._redis.close()
 
 
 def _attempt_or_empty(text: bytes) -> bytes:

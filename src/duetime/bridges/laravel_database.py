@@ -19,11 +19,12 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes
+from duetime.bridges.foreign import CLOSED_MS, HELD_BYTES, HeldBatch, Sizes
 from duetime.bridges.laravel import RETRY_AFTER_S, LaravelQueues, ReservedJob
 from duetime.bridges.payload import read_payload
 from duetime.model.clock import Duration
 from duetime.model.errors import NOT_JSON, InvalidRequest, InvalidSettings, StoreUnavailable
+from duetime.model.ids import IdMaker
 from duetime.model.masking import mask
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -36,7 +37,9 @@ READY = "queue = %s AND ((reserved_at IS NULL AND available_at <= %s) OR reserve
 
 HELD = """CREATE TABLE IF NOT EXISTS duetime_held (
     batch VARCHAR(40) NOT NULL, number INTEGER NOT NULL, queue VARCHAR(255) NOT NULL, due_at BIGINT NOT NULL,
-    payload {text} NOT NULL, attempts INTEGER NOT NULL, PRIMARY KEY (batch, number))"""
+    payload {text} NOT NULL, attempts INTEGER NOT NULL, held_at BIGINT NOT NULL,
+    PRIMARY KEY (batch, number))"""
+"""`held_at` is the state of the batch, as the score in scripts/hold.lua."""
 HAS_HELD = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = {} AND table_name = 'duetime_held'"
 ACCEPTED = "CREATE TABLE IF NOT EXISTS duetime_accepted (id VARCHAR(255) PRIMARY KEY, at BIGINT NOT NULL)"
 
@@ -45,12 +48,11 @@ class Dialect(NamedTuple):
     """What differs between the databases."""
 
     connect: Callable[[str], Any]
-    lock: str
-    skip_locked: str
     now: str
     text: str
     has_held: str
     error: type[Exception]
+    lock: str = " FOR UPDATE"
 
 
 class LaravelDatabase(LaravelQueues):
@@ -75,8 +77,10 @@ class LaravelDatabase(LaravelQueues):
         self._table, self._failed, self._name = table, failed_table, connection
         self._database = Database(url)
         self._dialect, self._transaction = self._database.dialect, self._database.transaction
+        self._lock_free = self._dialect.lock and f"{self._dialect.lock} SKIP LOCKED"
         self.close = self._database.close
         self._has_own_tables = False
+        self._ids = IdMaker()
 
     # --- queue
 
@@ -132,8 +136,7 @@ class LaravelDatabase(LaravelQueues):
             run.write_lock()
             now = int(run.now())
             rows = run.rows(
-                f"SELECT id, payload, attempts FROM {self._table} WHERE {READY}"
-                f" ORDER BY id LIMIT %s{self._dialect.lock}{self._dialect.skip_locked}",
+                f"SELECT id, payload, attempts FROM {self._table} WHERE {READY} ORDER BY id LIMIT %s{self._lock_free}",
                 [queue, now, now - self.retry_after_s, limit],
             )
             for number, payload, attempts in rows:
@@ -213,10 +216,17 @@ class LaravelDatabase(LaravelQueues):
         self._make_own_tables()
         with self._transaction() as run:
             run.write_lock()
-            [[left]] = run.rows("SELECT MIN(batch) FROM duetime_held WHERE queue = %s", [queue])
+            now_ms, theirs = int(run.now() * 1000), "queue = %s AND held_at >= %s"
+            [[left]] = run.rows(f"SELECT MIN(batch) FROM duetime_held WHERE {theirs}", [queue, CLOSED_MS - now_ms])
+            if left:
+                held_at = "CASE WHEN held_at < 0 THEN %s ELSE 0 END"
+                mine = [now_ms, left, queue]
+                run.execute(f"UPDATE duetime_held SET held_at = {held_at} WHERE batch = %s AND queue = %s", mine)
             name = left or self._hold_new(run, queue, limit, size)
+            # Locked, because MySQL would still read a batch that was forgotten after this transaction began.
             rows = run.rows(
-                "SELECT due_at, payload, attempts FROM duetime_held WHERE batch = %s AND queue = %s ORDER BY number",
+                "SELECT due_at, payload, attempts FROM duetime_held WHERE batch = %s AND queue = %s"
+                f" ORDER BY number{self._dialect.lock}",
                 [name, queue],
             )
         if not rows and not left:
@@ -228,7 +238,7 @@ class LaravelDatabase(LaravelQueues):
         rows = run.rows(
             f"SELECT id, payload, attempts, available_at FROM {self._table} WHERE queue = %s AND"
             f" (reserved_at IS NULL OR reserved_at <= %s)"
-            f" ORDER BY id LIMIT %s{self._dialect.lock}{self._dialect.skip_locked}",
+            f" ORDER BY id LIMIT %s{self._lock_free}",
             [queue, int(now) - self.retry_after_s, limit],
         )
         moved = 0
@@ -237,17 +247,22 @@ class LaravelDatabase(LaravelQueues):
                 break
             moved += len(payload)
             run.execute(
-                "INSERT INTO duetime_held (batch, number, queue, due_at, payload, attempts)"
-                " VALUES (%s, %s, %s, %s, %s, %s)",
-                [name, number, queue, int(available_at) * 1000, payload, attempts],
+                "INSERT INTO duetime_held (batch, number, queue, due_at, payload, attempts, held_at)"
+                " VALUES (%s, %s, %s, %s, %s, %s, %s)",
+                [name, number, queue, int(available_at) * 1000, payload, attempts, int(now * 1000)],
             )
             run.execute(f"DELETE FROM {self._table} WHERE id = %s", [row_id])
         return name
 
-    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = (), *, if_unshared: bool = False) -> None:
+        this = "WHERE batch = %s AND queue = %s"
         with self._transaction() as run:
             run.write_lock()
-            if run.execute("DELETE FROM duetime_held WHERE batch = %s AND queue = %s", [batch.name, queue]):
+            if if_unshared:
+                close = f"UPDATE duetime_held SET held_at = %s {this} AND held_at = 0"
+                run.execute(close, [-int(run.now() * 1000), batch.name, queue])
+                this += " AND held_at > 0"
+            if run.execute(f"DELETE FROM duetime_held {this}", [batch.name, queue]):
                 for due_at, text, attempts in (batch.stored[n] for n in back):
                     self._insert(run, queue, text, run.now(), due_at // 1000, attempts)
 
@@ -350,20 +365,17 @@ def _dialect(url: str) -> Dialect:
         match scheme:
             case "sqlite":
                 has_held = "SELECT COUNT(*) FROM sqlite_master WHERE name = 'duetime_held'"
-                return Dialect(_open_sqlite, "", "", "", "TEXT", has_held, sqlite3.Error)
+                return Dialect(_open_sqlite, "", "TEXT", has_held, sqlite3.Error, "")
             case "postgresql" | "postgres":
                 import psycopg  # noqa: PLC0415 (optional driver)
 
-                now = "SELECT extract(epoch FROM clock_timestamp())"
-                has_held = HAS_HELD.format("current_schema()")
-                return Dialect(psycopg.connect, " FOR UPDATE", " SKIP LOCKED", now, "TEXT", has_held, psycopg.Error)
+                now, has_held = "SELECT extract(epoch FROM clock_timestamp())", HAS_HELD.format("current_schema()")
+                return Dialect(psycopg.connect, now, "TEXT", has_held, psycopg.Error)
             case "mysql":
                 import pymysql  # noqa: PLC0415 (optional driver)
 
-                now = "SELECT UNIX_TIMESTAMP(NOW(6))"
-                has_held = HAS_HELD.format("DATABASE()")
-                error = pymysql.MySQLError
-                return Dialect(_open_mysql, " FOR UPDATE", " SKIP LOCKED", now, "LONGTEXT", has_held, error)
+                now, has_held = "SELECT UNIX_TIMESTAMP(NOW(6))", HAS_HELD.format("DATABASE()")
+                return Dialect(_open_mysql, now, "LONGTEXT", has_held, pymysql.MySQLError)
             case _:
                 raise InvalidSettings(f"database URL must be postgresql://, mysql:// or sqlite:, got {scheme!r}")
     except ModuleNotFoundError as missing:

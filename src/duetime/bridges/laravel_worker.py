@@ -17,8 +17,7 @@ from duetime.bridges.payload import LaravelPayload
 from duetime.bridges.redis_scripts import ForeignRedis
 from duetime.client import event_loop
 from duetime.consumer.held_leases import HeldLeases
-from duetime.duties import run_duty
-from duetime.model.backoff import Outage
+from duetime.duties import Rounds, run_duty
 from duetime.model.errors import DuetimeError, InvalidSettings, LeaseLost, StoreUnavailable
 from duetime.model.job import Event, Lease, Moved
 from duetime.model.names import Queue
@@ -36,7 +35,6 @@ MAX_ERROR = 10_000
 class LaravelCache:
     """The application's cache in Redis, with the flags of `artisan queue:restart` and `queue:pause`, and the count of a
     job's exceptions. Without it a worker knows none of these.
-
     `prefix` is everything before `illuminate:queue:restart` in the names of its keys: that of the Redis connection and
     that of the cache. `connection` is the name of the queue connection, as in `queue:pause redis:default`.
     """
@@ -167,7 +165,7 @@ class LaravelWorker:
                 loop.add_signal_handler(one, self.stop)
         renewal = asyncio.create_task(run_duty(self._leases))
         try:
-            await self._reserve_until_stopped()
+            await run_duty(Rounds("reserve Laravel jobs", self._round))
             while self._running:
                 await asyncio.wait(self._running)
         finally:
@@ -179,26 +177,21 @@ class LaravelWorker:
         """Finish the running jobs and end."""
         self._stop.set()
 
-    async def _reserve_until_stopped(self) -> None:
-        outage = Outage()
-        while not self._stop.is_set():
-            free = self._concurrency - len(self._running)
-            if free <= 0:
-                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-                continue
-            try:
-                found = await asyncio.to_thread(self._reserve, free)
-            except StoreUnavailable as error:
-                if outage.failed():
-                    log.warning("bridge_unavailable", extra={"error": error.message})
-                await asyncio.sleep(outage.pause_s)
-                continue
-            outage.worked()
-            if found is None:
-                log.info("laravel_worker_restarts")
-                return
-            for job in found:
-                self._spawn(self._run(job))
+    async def _round(self) -> float | None:
+        """Reserve jobs and run them. Returns None, which ends the worker, after `stop` and after queue:restart."""
+        if self._stop.is_set():
+            return None
+        free = self._concurrency - len(self._running)
+        if free <= 0:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            return 0.0
+        found = await asyncio.to_thread(self._reserve, free)
+        if found is None:
+            log.info("laravel_worker_restarts")
+            return None
+        for job in found:
+            self._spawn(self._run(job))
+        return 0.0
 
     def _reserve(self, limit: int) -> list[ReservedJob] | None:
         """Returns None after `artisan queue:restart`."""

@@ -8,6 +8,7 @@ kept. `LmstfyDeadLetters` moves the dead letters, and `tokens` reads who may use
 
 import base64
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -16,9 +17,8 @@ import msgspec
 
 from duetime.bridges.foreign import HELD_BYTES, ForeignQueues, HeldBatch, Sizes, own_id
 from duetime.bridges.redis_scripts import ForeignRedis
-from duetime.model.clock import SystemClock
+from duetime.model.clock import MAX_INSTANT
 from duetime.model.errors import NOT_JSON, InvalidRequest
-from duetime.model.ids import IdMaker
 from duetime.model.job import MAX_TRIES, NewJob
 
 TIMER = "timer_set"
@@ -37,7 +37,7 @@ class Lmstfy(ForeignQueues):
 
     def __init__(self, url: str) -> None:
         self._redis = ForeignRedis(url)
-        self._ids = IdMaker(SystemClock())
+        self.close = self._redis.close
         self._scans: dict[str, Iterator[bytes]] = {}
         self._found: dict[str, list[bytes]] = {}
         """What a scan has found and no batch had room for."""
@@ -51,43 +51,48 @@ class Lmstfy(ForeignQueues):
         )
 
     def sizes(self, queue: str) -> Sizes:
-        (space, name), reserved = split(queue), 0
-        delayed, earliest = 0, None
-        for entry, score in self._timer_entries(queue):
-            delayed += 1
-            reserved += _is_last_run(queue, entry)
-            earliest = score if earliest is None else min(earliest, score)
-        return Sizes(
-            ready=self._redis.call("LLEN", f"q/{space}/{name}"),
-            delayed=delayed - reserved,
-            reserved=reserved,
-            quarantined=self._redis.call("LLEN", f"d/{space}/{name}"),
-            held=self._redis.count_held(f"{self._held}/{queue}", 5),
-            oldest_due_at=None if earliest is None else int(earliest * 1000),
-        )
+        return self.list_sizes([queue])[queue]
+
+    def list_sizes(self, queues: Sequence[str]) -> dict[str, Sizes]:
+        """Reads the timer, which all queues share, once."""
+        by_prefix = {_timer_prefix(queue): queue for queue in queues}
+        delayed, reserved, oldest = Counter[str](), Counter[str](), dict[str, int]()
+        for entry, due_s in self._redis.members(TIMER):
+            if queue := by_prefix.get(_prefix_of(entry)):
+                (reserved if _is_last_run(queue, entry) else delayed)[queue] += 1
+                oldest[queue] = min(oldest.get(queue, MAX_INSTANT), int(due_s * 1000))
+        return {
+            queue: Sizes(
+                ready=self._redis.call("LLEN", f"q/{queue}"),
+                delayed=delayed[queue],
+                reserved=reserved[queue],
+                quarantined=self._redis.call("LLEN", f"d/{queue}"),
+                held=self._redis.count_held(f"{self._held}/{queue}", 5),
+                oldest_due_at=oldest.get(queue),
+            )
+            for queue in queues
+        }
 
     def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
         space, name = split(queue)
-        new, held = self._ids.make(), f"{self._held}/{queue}"
-        keys = [f"{self._list}/{space}/{name}", TIMER, held, f"{held}:{new}", f"d/{space}/{name}"]
-        entries: list[bytes] = []
+        held, entries = f"{self._held}/{queue}", list[bytes]()
+        keys = [f"{self._list}/{space}/{name}", TIMER, f"d/{space}/{name}"]
         while True:
-            given = [new, limit, size, f"j/{space}/{name}/", *entries]
-            found, tried = self._redis.run("lmstfy_hold", keys, given)
-            if batch := found.decode():
+            given = [limit, size, f"j/{space}/{name}/", *entries]
+            batch, tried = self._redis.hold("lmstfy_hold", held, keys, given)
+            if batch:
                 break
             # No job is ready. What was found in the timer may have left it meanwhile: then others are looked for.
-            entries = self._next_delayed(queue, limit)
-            if not entries:
+            if not (entries := self._next_delayed(queue, limit)):
                 return None
         self._found[queue] = entries[tried:] + self._found.get(queue, [])
-        stored = self._redis.batch(f"{held}:{batch}", 5)
+        stored = self._redis.batch(held, batch, 5)
         return HeldBatch(batch, [_as_job(*one) for one in stored], stored)
 
-    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = (), *, if_unshared: bool = False) -> None:
         """What is put back goes to the timer: it becomes ready there when it is due."""
         space, name = split(queue)
-        held, given, bodies = f"{self._held}/{queue}", list[tuple[Any, ...]](), list[bytes]()
+        given, bodies = list[tuple[Any, ...]](), list[bytes]()
         for n, (due_ms, tries, job_id, *_) in enumerate(batch.stored):
             if n in back:
                 given.append(self._put_back(queue, int(due_ms), struct.pack("<HH", int(tries), len(job_id)) + job_id))
@@ -96,10 +101,7 @@ class Lmstfy(ForeignQueues):
         # First, because a batch that is gone is not found again; a batch that is left has the bodies, too.
         if bodies:
             self._redis.call("UNLINK", *bodies)
-        self._redis.forget(held, f"{held}:{batch.name}", batch.name, given)
-
-    def close(self) -> None:
-        self._redis.close()
+        self._redis.forget(f"{self._held}/{queue}", batch.name, given, if_unshared=if_unshared)
 
     _list, _held = "q", "duetime_held"
 
@@ -147,13 +149,13 @@ class LmstfyDeadLetters(Lmstfy):
 
     def sizes(self, queue: str) -> Sizes:
         held = self._redis.count_held(f"{self._held}/{queue}", 5)
-        return Sizes(ready=self._redis.call("LLEN", "d/{}/{}".format(*split(queue))), delayed=0, held=held)
+        return Sizes(ready=self._redis.call("LLEN", f"d/{queue}"), delayed=0, held=held)
 
     def _next_delayed(self, queue: str, limit: int) -> list[bytes]:
         return []
 
     def _put_back(self, queue: str, due_ms: int, entry: bytes) -> tuple[Any, ...]:
-        return "RPUSH", "d/{}/{}".format(*split(queue)), "", entry
+        return "RPUSH", f"d/{queue}", "", entry
 
 
 class LmstfyToken(msgspec.Struct, frozen=True):
@@ -177,6 +179,11 @@ def _timer_prefix(queue: str) -> bytes:
     """The beginning of each entry of this queue in the timer."""
     space, name = (part.encode() for part in split(queue))
     return struct.pack(f"<H{len(space)}sH{len(name)}s", len(space), space, len(name), name)
+
+
+def _prefix_of(entry: bytes) -> bytes:
+    name_at = 2 + int.from_bytes(entry[:2], "little")
+    return entry[: name_at + 2 + int.from_bytes(entry[name_at : name_at + 2], "little")]
 
 
 def _is_last_run(queue: str, entry: bytes) -> bool:

@@ -12,7 +12,7 @@ import secrets
 import string
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import msgspec
@@ -22,13 +22,12 @@ from duetime.model.errors import NOT_JSON, InvalidRequest
 from duetime.model.job import MAX_TRIES
 
 ALPHABET = string.ascii_letters + string.digits
-TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
 VALUE = re.compile(rb"\s*:\s*(\d+)(?=\s*[,}])")
 
 
 class LaravelPayload(Struct, rename={"name": "job"}):
     """A payload as Laravel 5.4 to 13 writes it. Fields that are not listed stay in the text and are not read.
-
     `attempts` counts the reservations so far; a table has it in a column instead. Times are unix seconds.
     """
 
@@ -47,10 +46,7 @@ class LaravelPayload(Struct, rename={"name": "job"}):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names by which a handler can be registered, the most specific first.
-
-        A serialized PHP command is known by its class; its data is PHP's text.
-        """
+        """The names by which a handler can be registered, the most specific first: of a PHP command, its class."""
         bare = self.name.partition("@")[0]
         command = self.data.get("commandName") if hasattr(self.data, "get") else None
         return tuple(name for name in (command, self.name, self.displayName, bare) if isinstance(name, str))
@@ -141,7 +137,6 @@ def make_payload(
     job_id: str | None = None,
 ) -> bytes:
     """A string job (`Class@method`, or `Class` for its method `fire`), the form that PHP and Python share.
-
     With a `job_id`, uuid and id depend on nothing else.
     """
     if not job or not job.isprintable():
@@ -169,10 +164,8 @@ def make_payload(
 
 
 def as_laravel_text(body: bytes, job_id: str, *, handler: str | None, now_s: float) -> bytes:
-    """A body of ours as a payload for a PHP worker.
-
-    A body that is a payload already (a task, or a job that came from Laravel) keeps all its fields and gets `id` and
-    `attempts`. Any other body becomes the data of `handler`. Raises InvalidRequest without a handler.
+    """A body of ours for a PHP worker. One that is a payload already (a task, or a job that came from Laravel) keeps
+    its fields and gets `id` and `attempts`. Any other becomes the data of `handler`; InvalidRequest without a handler.
     """
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
@@ -182,10 +175,8 @@ def as_laravel_text(body: bytes, job_id: str, *, handler: str | None, now_s: flo
             raise InvalidRequest(
                 f"job {job_id!r} is no Laravel payload: give the PHP handler that runs it, Class@method"
             ) from None
-        data: Any = _plain_data(body)
-        return make_payload(handler, data, now_s, job_id=job_id)
-    whole: Mapping[str, Any] = {**fields, "id": job_id, "attempts": 0}
-    return msgspec.json.encode(whole)
+        return make_payload(handler, _plain_data(body), now_s, job_id=job_id)
+    return msgspec.json.encode({**fields, "id": job_id, "attempts": 0})
 
 
 def _plain_data(body: bytes) -> Any:

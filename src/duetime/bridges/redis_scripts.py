@@ -5,7 +5,9 @@ from importlib import resources
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
+from duetime.bridges.foreign import CLOSED_MS
 from duetime.model.errors import InvalidSettings, StoreUnavailable
+from duetime.model.ids import IdMaker
 from duetime.model.masking import mask
 
 try:
@@ -22,10 +24,7 @@ PAGE = 500
 
 
 class ForeignRedis:
-    """redis:// and rediss:// as redis-py reads them; redis+cluster:// for a cluster.
-
-    Errors of Redis are raised as StoreUnavailable.
-    """
+    """redis://, rediss:// or, for a cluster, redis+cluster://. Errors of Redis are raised as StoreUnavailable."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -42,25 +41,36 @@ class ForeignRedis:
         except ValueError as error:
             raise InvalidSettings(f"Redis URL {mask(url)} is not valid: {error}") from None
         self._scripts: dict[str, Any] = {}
+        self._ids = IdMaker()
 
     def run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        """Run scripts/NAME.lua."""
+        """Run scripts/NAME.lua, or several files as one script."""
         if script not in self._scripts:
-            text = resources.files(__package__ or "").joinpath("scripts", f"{script}.lua").read_text()
+            files = resources.files(__package__ or "") / "scripts"
+            text = "".join((files / f"{name}.lua").read_text() for name in script.split())
             self._scripts[script] = self._redis.register_script(text)
         return self._guard(lambda: self._scripts[script](keys=keys, args=arguments))
 
-    def forget(self, held: str, batch: str, name: str, back: Sequence[Sequence[Any]]) -> None:
+    def hold(self, script: str, held: str, keys: Sequence[str], arguments: Sequence[Any]) -> tuple[str, int]:
+        """Run a script that moves jobs into a new batch of `held`, the zset of a queue's batches, unless one was left
+        behind. Returns the name of the batch, "" without one, and what else the script says.
+        """
+        new = self._ids.make()
+        name, said = self.run(f"hold {script}", [*keys, held, f"{held}:{new}"], [new, CLOSED_MS, *arguments])
+        return name.decode(), said
+
+    def batch(self, held: str, name: str, fields: int) -> list[list[Any]]:
+        """The jobs of a held batch, each as `fields` values."""
+        stored: Any = self.call("LRANGE", f"{held}:{name}", 0, -1)
+        return [stored[n : n + fields] for n in range(0, len(stored), fields)]
+
+    def forget(self, held: str, name: str, back: Sequence[Sequence[Any]], *, if_unshared: bool) -> None:
         """Delete a held batch and, in the same step, put jobs back: ("ZADD", key, score, job) or ("RPUSH", key, "",
         job) each. After these two, ("PUBLISH", channel, message, job) announces a job that is now the first.
         """
-        keys = [held, batch, *(key for _, key, *_ in back)]
-        self.run("forget", keys, [name, *(part for verb, _, *rest in back for part in (verb, *rest))])
-
-    def batch(self, key: str, fields: int) -> list[list[Any]]:
-        """The jobs of a held batch, each as `fields` values."""
-        stored: Any = self.call("LRANGE", key, 0, -1)
-        return [stored[n : n + fields] for n in range(0, len(stored), fields)]
+        keys = [held, f"{held}:{name}", *(key for _, key, *_ in back)]
+        steps = (part for verb, _, *rest in back for part in (verb, *rest))
+        self.run("forget", keys, [name, "1" if if_unshared else "", *steps])
 
     def count_held(self, held: str, fields: int) -> int:
         """The jobs of all held batches of a queue."""

@@ -14,15 +14,15 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
-from duetime.bridges.foreign import HELD_BYTES, HeldBatch, Sizes, own_id
+from duetime.bridges.foreign import HELD_BYTES, ForeignQueues, HeldBatch, Sizes, own_id
 from duetime.bridges.redis_scripts import ForeignRedis
 from duetime.model.backoff import Outage
-from duetime.model.clock import Duration, SystemClock, duration_ms
+from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import InvalidRequest, InvalidSettings, StoreUnavailable
-from duetime.model.ids import IdMaker
 from duetime.model.job import Delivery, NewJob
 
 log = logging.getLogger("duetime.bridges")
@@ -38,13 +38,6 @@ PREFIX = "redisson_delay_queue_timeout:"
 
 CodecName = Literal["string", "json"]
 NameMapper = Callable[[str], str]
-
-
-class Codec(NamedTuple):
-    """How values become bytes."""
-
-    encode: Callable[[Any], bytes]
-    decode: Callable[[bytes], Any]
 
 
 def _encode_string(value: Any) -> bytes:
@@ -67,9 +60,9 @@ def _decode_json(value: bytes) -> Any:
         raise InvalidRequest(f"value is no JSON, so the Java side uses another codec: {value[:40]!r}") from None
 
 
-CODECS: dict[str, Codec] = {
-    "string": Codec(_encode_string, partial(str, encoding="utf-8", errors="surrogateescape")),
-    "json": Codec(_encode_json, _decode_json),
+CODECS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+    "string": (_encode_string, partial(str, encoding="utf-8", errors="surrogateescape")),
+    "json": (_encode_json, _decode_json),
 }
 
 
@@ -103,7 +96,7 @@ class QueueKeys:
         self.accepted = f"duetime_accepted:{tag}"
 
 
-class Redisson:
+class Redisson(ForeignQueues):
     """A client of the queues that a Redisson application shares. `name_mapper` is the Java client's, if it has one."""
 
     system = SYSTEM
@@ -114,7 +107,6 @@ class Redisson:
         self.codec = CODECS[codec]
         self.redis = ForeignRedis(url)
         self._map = name_mapper
-        self._ids = IdMaker(SystemClock())
         self._movers: dict[str, Mover] = {}
         self._lock = threading.Lock()
 
@@ -168,18 +160,15 @@ class Redisson:
         )
 
     def hold(self, queue: str, limit: int, size: int = HELD_BYTES) -> HeldBatch | None:
-        keys, new = self.keys(queue), self._ids.make()
-        name: str = self.redis.run(
-            "redisson_hold",
-            [keys.timeouts, keys.elements, keys.values, keys.held, f"{keys.held}:{new}"],
-            [new, limit, size],
-        ).decode()
+        keys = self.keys(queue)
+        places = [keys.timeouts, keys.elements, keys.values]
+        name, _ = self.redis.hold("redisson_hold", keys.held, places, [limit, size])
         if not name:
             return None
-        triples = [(int(due_at), kind, stored) for due_at, kind, stored in self.redis.batch(f"{keys.held}:{name}", 3)]
+        triples = [(int(due_at), kind, stored) for due_at, kind, stored in self.redis.batch(keys.held, name, 3)]
         return HeldBatch(name, [_as_job(queue, name, n, *one) for n, one in enumerate(triples)], triples)
 
-    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = ()) -> None:
+    def forget(self, queue: str, batch: HeldBatch, back: Sequence[int] = (), *, if_unshared: bool = False) -> None:
         keys, given = self.keys(queue), list[tuple[Any, ...]]()
         for due_at, kind, stored in (batch.stored[n] for n in back):
             if kind == b"value":
@@ -190,7 +179,7 @@ class Redisson:
                     ("RPUSH", keys.elements, "", stored),
                     ("PUBLISH", keys.channel, due_at, stored),
                 ]
-        self.redis.forget(keys.held, f"{keys.held}:{batch.name}", batch.name, given)
+        self.redis.forget(keys.held, batch.name, given, if_unshared=if_unshared)
 
     def accept(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         """Bodies go to the destination as they are."""
@@ -213,14 +202,15 @@ class RedissonDelayedQueue:
     """Elements that wait until they are due. Order of `peek`, `read_all` and `poll` is that of insertion."""
 
     def __init__(self, redisson: Redisson, keys: QueueKeys) -> None:
-        self._redis, self._codec, self._keys = redisson.redis, redisson.codec, keys
+        self._redis, self._keys = redisson.redis, keys
+        self._encode, self._decode = redisson.codec
 
     def offer(self, value: Any, delay: Duration) -> None:
         """Move `value` to the destination after the delay. Raises InvalidRequest for a negative one."""
         delay_ms = duration_ms(delay)
         if delay_ms < 0:
             raise InvalidRequest(f"delay must not be negative, got {delay!r}")
-        element = pack(self._codec.encode(value))
+        element = pack(self._encode(value))
         keys = [self._keys.timeouts, self._keys.elements, self._keys.channel]
         self._redis.run("redisson_offer", keys, [delay_ms, element])
 
@@ -254,7 +244,7 @@ class RedissonDelayedQueue:
         self._redis.call("UNLINK", self._keys.timeouts, self._keys.elements)
 
     def _find(self, value: Any) -> bytes | None:
-        wanted = self._codec.encode(value)
+        wanted = self._encode(value)
         return next((element for element in self._redis.values(self._keys.elements) if unpack(element) == wanted), None)
 
     def _remove(self, element: bytes) -> bool:
@@ -265,17 +255,18 @@ class RedissonDelayedQueue:
         value = unpack(element)
         if value is None:
             raise InvalidRequest(f"element is in no format of Redisson: {element[:40]!r}")
-        return self._codec.decode(value)
+        return self._decode(value)
 
 
 class RedissonBlockingQueue:
     """The destination: a plain list."""
 
     def __init__(self, redisson: Redisson, keys: QueueKeys) -> None:
-        self._redis, self._codec, self._keys = redisson.redis, redisson.codec, keys
+        self._redis, self._keys = redisson.redis, keys
+        self._encode, self._decode = redisson.codec
 
     def offer(self, value: Any) -> None:
-        self._redis.call("RPUSH", self._keys.values, self._codec.encode(value))
+        self._redis.call("RPUSH", self._keys.values, self._encode(value))
 
     def poll(self, timeout: Duration = 0) -> Any | None:
         """Take the first value, or None if there is none in time. One that the codec cannot read is set aside, and
@@ -289,7 +280,7 @@ class RedissonBlockingQueue:
                 found = self._redis.wait_for([self._keys.values], min(left, CHECK_S))
             if found is not None:
                 try:
-                    return self._codec.decode(found)
+                    return self._decode(found)
                 except InvalidRequest:
                     self._redis.call("RPUSH", self._keys.quarantine, found)
                     raise
@@ -313,10 +304,10 @@ class RedissonBlockingQueue:
         return self._redis.call("LLEN", self._keys.values)
 
     def read_all(self) -> list[Any]:
-        return [self._codec.decode(value) for value in self._redis.values(self._keys.values)]
+        return [self._decode(value) for value in self._redis.values(self._keys.values)]
 
     def remove(self, value: Any) -> bool:
-        return self._redis.call("LREM", self._keys.values, 1, self._codec.encode(value)) == 1
+        return self._redis.call("LREM", self._keys.values, 1, self._encode(value)) == 1
 
 
 class Mover:
@@ -336,11 +327,8 @@ class Mover:
         outage = Outage()
         while not self._stop.is_set():
             try:
-                pubsub = self._redis.subscribe(self._keys.channel)
-                try:
+                with closing(self._redis.subscribe(self._keys.channel)) as pubsub:
                     self._move_until_stopped(pubsub, outage)
-                finally:
-                    pubsub.close()
             except StoreUnavailable as error:
                 if outage.failed():
                     log.warning("bridge_unavailable", extra={"queue": self._keys.values, "error": error.message})

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from duetime.engine import Engine
 
 BATCH = 250
+MOST_REFUSED, MOST_REFUSED_BYTES = 1000, 16 << 20
+"""Refused jobs that a batch has room for besides others: a larger one would block the other system for too long."""
 MARK_LIFE_MS = 30 * DAY_MS
 """A batch must be forgotten within this time after it was pushed; later its jobs could come twice."""
 IDLE_S = 0.5
@@ -148,33 +150,34 @@ class Relay:
         check_queue(ours.namespace, ours.name)
         while True:
             room = self._refused_jobs, self._refused_bytes
-            moved = self._fetch_batch(theirs, ours)
+            batch = self._foreign.hold(theirs, self._most + room[0], HELD_BYTES + room[1])
+            if batch is None:
+                return 0
+            if not batch.jobs:  # they have expired there, or another relay has just ended the batch
+                self._foreign.forget(theirs, batch)
+                continue
+            moved = self._move(theirs, ours, batch)
             if moved or room == (self._refused_jobs, self._refused_bytes):
                 return moved
-
-    def _fetch_batch(self, theirs: str, ours: Queue) -> int:
-        while batch := self._foreign.hold(theirs, self._most + self._refused_jobs, HELD_BYTES + self._refused_bytes):
-            if batch.jobs:
-                return self._move(theirs, ours, batch)
-            # Its jobs have expired there, or another relay has just ended it.
-            self._foreign.forget(theirs, batch)
-        return 0
 
     def _move(self, theirs: str, ours: Queue, batch: HeldBatch) -> int:
         left = set(range(len(batch.jobs)))
         try:
             self._push_batch(ours, batch, left)
-        except (StoreUnavailable, MarkMismatch):
-            raise  # a push may have taken effect, so the batch is pushed again under its name
-        except DuetimeError:
-            # The queue here is full, for example. The other system's workers can have what is left.
-            self._foreign.forget(theirs, batch, sorted(left))
+        except DuetimeError as error:
+            if isinstance(error, StoreUnavailable | MarkMismatch) or error.fields.get("unknown"):
+                raise  # a push may have taken effect, so the batch is pushed again under its name
+            # The queue here is full, for example. The other system's workers can have what is left, unless another
+            # relay may be pushing the same batch.
+            self._foreign.forget(theirs, batch, sorted(left), if_unshared=True)
             self._most = max(1, len(batch.jobs) // 2)
             raise
         self._foreign.forget(theirs, batch, sorted(left))
         self._most = min(BATCH, 2 * self._most)
-        self._refused_jobs = max(self._refused_jobs, len(left))
-        self._refused_bytes = max(self._refused_bytes, sum(_stored_bytes(batch.stored[n]) for n in left))
+        # Counted as they are stored there, which may take more bytes than the bodies.
+        size = sum(len(part) for n in left for part in batch.stored[n] if isinstance(part, bytes | str))
+        self._refused_jobs = min(MOST_REFUSED, max(self._refused_jobs, len(left)))
+        self._refused_bytes = min(MOST_REFUSED_BYTES, max(self._refused_bytes, size))
         return len(batch.jobs) - len(left)
 
     def _push_batch(self, ours: Queue, batch: HeldBatch, left: set[int]) -> None:
@@ -233,8 +236,3 @@ class Relay:
                         self._client.give_back(job, delay=REFUSED_S)
             return accepted
         return leased
-
-
-def _stored_bytes(stored: Sequence[Any]) -> int:
-    """What a job takes of a batch: the other system may store it in more bytes than its body has."""
-    return sum(len(part) for part in stored if isinstance(part, bytes | str))

@@ -114,7 +114,7 @@ def watch(
 
 
 def _show(foreign: ForeignQueues, target: Target) -> None:
-    found = [(name, foreign.sizes(name)) for name in foreign.names()]
+    found = foreign.list_sizes(foreign.names()).items()
     target.answer.table(
         [{"queue": name, **_document(sizes)} for name, sizes in found],
         {
@@ -324,7 +324,7 @@ def import_all(place: ForeignPlace, options: ImportOptions, target: Target) -> N
         raise InvalidRequest(f"--settings-from must not be given for {place.system}: it has no tokens and no topics")
     with place.opened() as foreign, _dead_letters(place) as dead, interrupts() as stopped:
         names = options.queue or list(foreign.names())
-        queues: list[ImportedQueue] = []
+        sizes, queues = foreign.list_sizes(names), list[ImportedQueue]()
         for name in names:
             try:
                 ours = _ours(place.system, name, target)
@@ -332,7 +332,7 @@ def import_all(place: ForeignPlace, options: ImportOptions, target: Target) -> N
                 note(f"queue {safe(name)} stays there: {error.message}; use `duetime bridge drain --to`")
                 continue
             found_dead = dead.sizes(name).ready if dead else 0
-            queues.append(ImportedQueue(name, ours, foreign.sizes(name).total, found_dead))
+            queues.append(ImportedQueue(name, ours, sizes[name].total, found_dead))
         settings, finish = _import_settings(place, options, target)
         if not options.dry_run:
             total = sum(one.found + one.found_dead for one in queues)

@@ -89,7 +89,9 @@ class QueueSampler:
         busiest = sorted(statuses, key=lambda one: (-one.counts.ready - one.counts.leased, one.queue))[:room]
         rows = [self._row(status) for status in sorted(busiest, key=lambda one: one.queue)]
         totals = sum_counts([status.counts for status in statuses])
-        others = [(name, one, foreign.sizes(one)) for name, foreign in self._bridges for one in foreign.names()]
+        others = [
+            (name, *one) for name, foreign in self._bridges for one in foreign.list_sizes(foreign.names()).items()
+        ]
         return TopFrame(totals.now or time.time_ns() // 1_000_000, rows, totals, len(statuses) - len(rows), others)
 
     def _row(self, status: QueueStatus) -> TopLine:
