@@ -17,7 +17,7 @@ import ssl
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -28,6 +28,7 @@ from duetime.model.ids import IdMaker
 from duetime.model.job import Event, Moved
 from duetime.model.logs import REQUEST_ID
 from duetime.model.names import check_queue
+from duetime.protocols.access_log import AccessLog
 
 HEAD = 4
 MAX_FRAME = 9999
@@ -88,8 +89,9 @@ class CommandRules:
     update_fails: bool = False
 
 
-def reply(done: bool, data: Any = ()) -> dict[str, Any]:
-    return {"code": int(done), "msg": "succ" if done else "fail", "data": data}
+def reply(done: bool, data: Any = ()) -> bytes:
+    """Raises OverflowError."""
+    return frame({"code": int(done), "msg": "succ" if done else "fail", "data": data})
 
 
 DONE, FAILED = reply(True), reply(False)
@@ -100,8 +102,8 @@ class Commands:
         self._topic_jobs = topic_jobs
         self._rules = rules
 
-    async def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Returns None if the protocol has no reply."""
+    async def answer(self, request: dict[str, Any]) -> bytes | None:
+        """The frame of the reply; None if the protocol has none."""
         command = request.get("cmd")
         if command not in ("add", "get", "del"):
             log.info("unknown_command", extra={"command": repr(command)[:40]})
@@ -111,9 +113,10 @@ class Commands:
             address = self._address(request)
             match command:
                 case "add":
-                    return await self._add(address, request)
+                    job_id, body, fix_time, _ = _topic_job(request)
+                    return self._added(await self._topic_jobs.add(address, job_id, body, fix_time=fix_time))
                 case "get":
-                    return reply(True, _as_kept(await self._topic_jobs.get(address, _text(request, "id"))))
+                    return _found(await self._topic_jobs.get(address, _text(request, "id")))
                 case _:
                     await self._topic_jobs.delete(address, _text(request, "id"))
                     return DONE
@@ -121,7 +124,7 @@ class Commands:
             log.info("refused", extra={"command": command, "code": error.code, "error": error.message})
             return FAILED
 
-    async def answer_adds(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any] | None]:
+    async def answer_adds(self, requests: Sequence[dict[str, Any]]) -> Sequence[bytes | None]:
         """The answers to adds of different ids to one topic, which share one push. If one of them is refused, each is
         pushed alone. While a store is down, only the adds fail that belong to it.
         """
@@ -138,11 +141,7 @@ class Commands:
                 log.debug("adds_are_pushed_alone", extra={"adds": len(requests)})
         return [await self.answer(request) for request in requests]
 
-    async def _add(self, address: TopicAddress, request: dict[str, Any]) -> dict[str, Any]:
-        job_id, body, fix_time, _ = _topic_job(request)
-        return self._added(await self._topic_jobs.add(address, job_id, body, fix_time=fix_time))
-
-    def _added(self, moved: Moved | StoreUnavailable) -> dict[str, Any]:
+    def _added(self, moved: Moved | StoreUnavailable) -> bytes:
         if isinstance(moved, StoreUnavailable):
             log.info("refused", extra={"command": "add", "code": moved.code, "error": moved.message})
             return FAILED
@@ -208,22 +207,21 @@ def _body(value: Any) -> dict[str, Any]:
     return value  # pyright: ignore[reportUnknownVariableType]  # JSON's keys are text
 
 
-def _as_kept(body: bytes) -> Any:
-    """Bodies of other protocols may be anything; what is not JSON is shown as text."""
+def _found(body: bytes) -> bytes:
+    """Bodies of other protocols may be anything: what is not JSON is shown as text, and some fit into no frame."""
     try:
-        return msgspec.json.decode(body)
+        kept = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return body.decode(errors="replace")
+        kept = body.decode(errors="replace")
+    try:
+        return reply(True, kept)
+    except OverflowError as error:
+        log.warning("reply_does_not_fit", extra={"error": str(error)})
+        return FAILED
 
 
 CHUNK = 65_536
 BACKLOG = 5000
-
-
-class CommandLog(Protocol):
-    """Writes a line for each request."""
-
-    def command(self, name: str, *, ip: str, done: bool, elapsed_s: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -231,7 +229,7 @@ class TcpOptions:
     connections: int = 2000
     idle_s: float = 300.0
     tls: ssl.SSLContext | None = None
-    access_log: CommandLog | None = None
+    access_log: AccessLog | None = None
 
 
 class TcpServer:
@@ -294,7 +292,7 @@ class TcpServer:
     async def _converse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_idle: asyncio.Event
     ) -> None:
-        frames = Frames()
+        frames, access_log = Frames(), self._options.access_log
         # Read now: uvloop has no address of a connection once it is closed.
         peer: tuple[str, int] | None = None if writer.is_closing() else writer.get_extra_info("peername")
         while not self._draining:
@@ -311,9 +309,10 @@ class TcpServer:
                 answers = await self._commands.answer_adds(run)
                 elapsed_s = time.perf_counter() - began
                 for request, answer in zip(run, answers, strict=True):
-                    self._write_access_line(request, answer, peer, elapsed_s)
-                    if answer is not None:
-                        replies += _framed(answer)
+                    replies += answer or b""
+                    if access_log is not None:
+                        name, done = str(request.get("cmd"))[:40], answer is not None and answer is not FAILED
+                        access_log.command(name, ip=peer[0] if peer else "", done=done, elapsed_s=elapsed_s)
                 if len(replies) >= CHUNK:
                     await self._send(writer, replies)
                     replies = bytearray()
@@ -330,14 +329,6 @@ class TcpServer:
             if writer.transport.get_write_buffer_size():
                 async with asyncio.timeout(self._options.idle_s):  # a client that sends and never reads counts as idle
                     await writer.drain()
-
-    def _write_access_line(
-        self, request: dict[str, Any], answer: dict[str, Any] | None, peer: tuple[str, int] | None, elapsed_s: float
-    ) -> None:
-        if self._options.access_log is not None:
-            done = answer is not None and bool(answer["code"])
-            name = str(request.get("cmd"))[:40]
-            self._options.access_log.command(name, ip=peer[0] if peer else "", done=done, elapsed_s=elapsed_s)
 
 
 def _decode(text: bytes) -> dict[str, Any]:
@@ -356,12 +347,3 @@ def _requests(frames: Frames, data: bytes) -> tuple[list[dict[str, Any]], BadFra
     except BadFrame as error:
         return requests, error
     return requests, None
-
-
-def _framed(answer: dict[str, Any]) -> bytes:
-    """A body that came through another protocol may not fit into a frame."""
-    try:
-        return frame(answer)
-    except OverflowError as error:
-        log.warning("reply_does_not_fit", extra={"error": str(error)})
-        return frame(FAILED)
