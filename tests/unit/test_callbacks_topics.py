@@ -137,8 +137,8 @@ async def test_counts_are_the_events_of_the_queues_jobs(engine: Engine, service:
     await service.jobs.delete(PLACE, "c")
     await engine.purge(PLACE.queue, list(State))
     # A replaced job is written twice; who finishes a job by its id was notified of it.
-    await service.add_job(PLACE, "e", b"{}")
-    await service.add_job(PLACE, "e", b"{}")
+    await service.jobs.add(PLACE, "e", b"{}")
+    await service.jobs.add(PLACE, "e", b"{}")
     await engine.ack_by_id(PLACE.queue, ["e"])
 
     shown = await service.get(PLACE)
@@ -167,8 +167,8 @@ async def test_sums_are_over_all_topics_of_the_namespace_and_removed_ones_with_j
     bills, others = TopicAddress("default", Queue("shop", "bills")), TopicAddress("default", Queue("other", "mail"))
     for place in (PLACE, bills, others):
         await service.add(place, a_topic(key=place.queue.name))
-        await service.add_job(place, "1", b"{}")
-    await service.add_job(bills, "2", b"{}")
+        await service.jobs.add(place, "1", b"{}")
+    await service.jobs.add(bills, "2", b"{}")
     await service.remove(bills)
 
     counters = await service.counters("default", "shop")

@@ -25,7 +25,7 @@ from duetime.engine.engine import Engine
 from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError, InvalidTime, JobNotFound, StoreUnavailable, TopicOffline
 from duetime.model.job import IfExists, Moved, NewJob, QueueTotals, Totals, chunks
-from duetime.model.names import DEFAULT_POOL, Queue, check_id
+from duetime.model.names import Queue, check_id
 from duetime.model.topic import Status, Topic
 from duetime.stores.base import parts_of
 from duetime.stores.registry import Registry
@@ -123,11 +123,6 @@ class TopicService:
         except DuetimeError as error:
             log.warning("rules_not_set", extra={"topic": address.key, "error": error.message})
 
-    async def add_job(
-        self, address: TopicAddress, job_id: str, body: bytes, *, fix_time: str = "", due_at: int | None = None
-    ) -> Moved:
-        return await self.jobs.add(address, job_id, body, fix_time=fix_time, due_at=due_at)
-
     async def sample(self, address: TopicAddress, body: bytes = b"") -> SampleOut:
         """Call the topic's callback once; answers the request and the answer."""
         return await self.sample_of(address, await self.topics.get(address), body)
@@ -165,10 +160,6 @@ class TopicService:
         for some in chunks(queues):
             found += await self._engine(pool).store.totals(some)
         return found
-
-
-def address_of(namespace: str, key: str, pool: str = DEFAULT_POOL) -> TopicAddress:
-    return TopicAddress(pool, Queue(namespace, key))
 
 
 def topic_out(namespace: str, topic: Topic, totals: QueueTotals | None, *, secret: str = "") -> TopicOut:

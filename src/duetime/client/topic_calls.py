@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from duetime.callbacks.topic_registry import TopicAddress
-from duetime.callbacks.topic_service import TopicService, address_of
+from duetime.callbacks.topic_service import TopicService
 from duetime.client.call import Call, Request
 from duetime.client.job_building import encode_json
 from duetime.model.errors import InvalidRequest
@@ -113,7 +113,7 @@ def add_job(namespace: str, key: str, job_id: str, body: bytes, due_at: int | No
     return Call(
         lambda: Request("POST", _path(namespace, key, "jobs"), msgspec.json.encode(message)),
         parse,
-        lambda engine: TopicService.of_engine(engine).add_job(address, job_id, body, due_at=due_at),
+        lambda engine: TopicService.of_engine(engine).jobs.add(address, job_id, body, due_at=due_at),
         repeatable=True,
     )
 
@@ -133,7 +133,7 @@ def _one(
 
 
 def _address(namespace: str, key: str) -> TopicAddress:
-    return address_of(*check_queue(namespace, key))
+    return TopicAddress(DEFAULT_POOL, check_queue(namespace, key))
 
 
 def _path(namespace: str, *rest: str) -> str:

@@ -1,32 +1,22 @@
 """Schedules: jobs that are pushed at an interval or by a cron expression. The name in the path is `job_id`."""
 
+from collections.abc import Awaitable, Callable
+
 from msgspec import UNSET
 
 from duetime.engine.schedules import Schedules
 from duetime.model.clock import instant_ms
-from duetime.protocols.v1.request import NativeRequest, Response
-from duetime.wire.messages import BackfillIn, JobScheduleIn, SchedulesOut
+from duetime.protocols.v1.request import AnyRequest, Handler, NativeRequest, Response
+from duetime.wire.messages import BackfillIn, JobScheduleIn, ScheduleOut, SchedulesOut
 
 
 async def list_schedules(request: NativeRequest[None, None]) -> Response:
     return Response(200, SchedulesOut(await Schedules(request.engine).list_schedules(request.queue.namespace)))
 
 
-async def get_schedule(request: NativeRequest[None, None]) -> Response:
-    return Response(200, await Schedules(request.engine).get(request.queue.namespace, request.job_id))
-
-
 async def put_schedule(request: NativeRequest[JobScheduleIn, None]) -> Response:
     schedules = Schedules(request.engine)
     return Response(200, await schedules.put(request.queue.namespace, request.job_id, request.message))
-
-
-async def delete_schedule(request: NativeRequest[None, None]) -> Response:
-    return Response(200, await Schedules(request.engine).delete(request.queue.namespace, request.job_id))
-
-
-async def run_schedule(request: NativeRequest[None, None]) -> Response:
-    return Response(200, await Schedules(request.engine).run(request.queue.namespace, request.job_id))
 
 
 async def backfill_schedule(request: NativeRequest[BackfillIn, None]) -> Response:
@@ -35,9 +25,14 @@ async def backfill_schedule(request: NativeRequest[BackfillIn, None]) -> Respons
     return Response(200, await Schedules(request.engine).backfill(request.queue.namespace, request.job_id, *span))
 
 
-async def pause_schedule(request: NativeRequest[None, None]) -> Response:
-    return Response(200, await Schedules(request.engine).pause(request.queue.namespace, request.job_id))
+def _on_named(verb: Callable[[Schedules, str, str], Awaitable[ScheduleOut]]) -> Handler:
+    """Handles requests that have nothing but the name of a schedule."""
+
+    async def handle(request: AnyRequest) -> Response:
+        return Response(200, await verb(Schedules(request.engine), request.queue.namespace, request.job_id))
+
+    return handle
 
 
-async def resume_schedule(request: NativeRequest[None, None]) -> Response:
-    return Response(200, await Schedules(request.engine).resume(request.queue.namespace, request.job_id))
+get_schedule, delete_schedule = _on_named(Schedules.get), _on_named(Schedules.delete)
+run_schedule, pause_schedule, resume_schedule = map(_on_named, (Schedules.run, Schedules.pause, Schedules.resume))

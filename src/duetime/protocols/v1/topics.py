@@ -60,7 +60,7 @@ async def add_job(request: NativeRequest[AddIn, None]) -> Response:
     message = request.message
     if message.fix_time is not UNSET and message.due_at is not UNSET:
         raise InvalidRequest.not_both("fix_time", "due_at")
-    moved = await request.topics.add_job(
+    moved = await request.topics.jobs.add(
         _address(request),
         request.make_id() if message.id is UNSET else message.id,
         convert.read_body(message.body, UNSET),
