@@ -21,6 +21,11 @@ from tests.worker.test_http import server
 __all__ = ["server"]
 
 
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime.worker.handle.PARK_S", 0.05)
+
+
 @dataclass
 class Price:
     cents: int
