@@ -1,15 +1,15 @@
-"""The application under any ASGI server: request ids, clients that disconnect, errors without internals."""
+"""The application: errors without internals, caps, bounded labels; its settings and its wire format."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.types import Message, Scope
+from starlette.types import Message
 
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
@@ -17,7 +17,7 @@ from duetime.metrics.scraper import Scraper
 from duetime.model.clock import ManualClock
 from duetime.model.errors import InvalidSettings, StoreFull
 from duetime.model.ids import IdMaker
-from duetime.model.job import NewJob, State
+from duetime.model.job import State
 from duetime.model.names import Queue
 from duetime.model.settings import load
 from duetime.protocols.access_log import mask_query
@@ -32,47 +32,9 @@ from duetime.stores.base import RulesChange
 from duetime.stores.memory.store import MemoryStore
 from tests.plugins.passwords import hashed
 from tests.plugins.serving import read_samples
+from tests.protocols.v1.server import listen
 
 QUEUE = Queue("ns", "q")
-
-
-class Exchange:
-    """One request as a plain ASGI server would serve it."""
-
-    def __init__(self, method: str, path: str, query: bytes = b"", body: bytes = b"") -> None:
-        self.scope: Scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query,
-            "headers": [],
-            "client": None,
-        }
-        self.sent: list[Message] = []
-        self.gone = asyncio.Event()
-        self._messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive(self) -> Message:
-        if self._messages:
-            return self._messages.pop()
-        await self.gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: Message) -> None:
-        self.sent.append(message)
-
-    @property
-    def status(self) -> int:
-        return int(self.sent[0]["status"])
-
-    @property
-    def body(self) -> bytes:
-        return bytes(self.sent[1]["body"])
-
-    @property
-    def headers(self) -> dict[bytes, bytes]:
-        return dict(self.sent[0]["headers"])
 
 
 @pytest.fixture
@@ -88,34 +50,9 @@ async def parts() -> AsyncIterator[LmstfyParts]:
         yield LmstfyParts.make(pools, registry_copy, tokens, LmstfyOptions(), Scraper(pools, Alone()))
 
 
-async def ask(parts: LmstfyParts, *request: Any) -> Exchange:
-    exchange = Exchange(*request)
-    await LmstfyApp(parts)(exchange.scope, exchange.receive, exchange.send)
-    return exchange
-
-
-async def test_it_brings_a_request_id_where_the_server_has_none(parts: LmstfyParts) -> None:
-    exchange = await ask(parts, "PUT", "/api/ns/q", b"", b"x")
-    assert exchange.status == 201
-    assert len(exchange.headers[b"x-request-id"]) == 26
-    own = Exchange("GET", "/version")
-    await LmstfyAdmin(parts)(own.scope, own.receive, own.send)
-    assert len(own.headers[b"x-request-id"]) == 26
-    given = Exchange("GET", "/api/ns/q")
-    given.scope["state"] = {"request_id": "from the server"}
-    await LmstfyApp(parts)(given.scope, given.receive, given.send)
-    assert b"x-request-id" not in given.headers
-
-
-async def test_a_client_that_goes_ends_its_poll(parts: LmstfyParts) -> None:
-    exchange = Exchange("GET", "/api/ns/q", b"timeout=60")
-    poll = asyncio.create_task(LmstfyApp(parts)(exchange.scope, exchange.receive, exchange.send))
-    await asyncio.sleep(0.01)
-    exchange.gone.set()
-    await poll
-    await parts.pools.engine("default").push(QUEUE, [NewJob("x", b"")])
-    [counts] = await parts.pools.engine("default").store.counts([QUEUE])
-    assert (counts.ready, counts.leased) == (1, 0)
+async def ask(parts: LmstfyParts, method: str, path: str, body: bytes = b"") -> httpx.Response:
+    async with listen(LmstfyApp(parts)) as at, httpx.AsyncClient(base_url=at.url) as client:
+        return await client.request(method, path, content=body)
 
 
 async def test_messages_of_a_store_stay_inside(parts: LmstfyParts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,35 +68,35 @@ async def test_messages_of_a_store_stay_inside(parts: LmstfyParts, monkeypatch: 
         monkeypatch.setattr(engine, "push", failing)
         monkeypatch.setattr(engine, "reserve", failing)
         for method in ("PUT", "GET"):
-            exchange = await ask(parts, method, "/api/ns/q")
-            assert (exchange.status, exchange.body) == (500, body)
+            answer = await ask(parts, method, "/api/ns/q")
+            assert (answer.status_code, answer.content) == (500, body)
 
 
 async def test_a_queue_with_caps(parts: LmstfyParts) -> None:
     engine = parts.pools.engine("default")
     await engine.store.configure(QUEUE, RulesChange(max_jobs=1, max_body=5))
-    too_large = await ask(parts, "PUT", "/api/ns/q", b"", b"123456")
-    assert (too_large.status, too_large.body) == (413, b'{"error":"body too large"}')
-    assert (await ask(parts, "PUT", "/api/ns/q", b"", b"12345")).status == 201
-    full = await ask(parts, "PUT", "/api/ns/q", b"", b"1")
-    assert (full.status, full.body) == (429, b'{"msg":"the queue is full"}')
+    too_large = await ask(parts, "PUT", "/api/ns/q", b"123456")
+    assert (too_large.status_code, too_large.content) == (413, b'{"error":"body too large"}')
+    assert (await ask(parts, "PUT", "/api/ns/q", b"12345")).status_code == 201
+    full = await ask(parts, "PUT", "/api/ns/q", b"1")
+    assert (full.status_code, full.content) == (429, b'{"msg":"the queue is full"}')
 
 
 async def test_an_id_that_was_drawn_twice_is_drawn_again(parts: LmstfyParts, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = iter(["A" * 26, "A" * 26, "B" * 26])
     monkeypatch.setattr("duetime.protocols.lmstfy.producers.make_id", lambda *_, **__: next(ids))
-    answers = [await ask(parts, "PUT", "/api/ns/q", b"", body) for body in (b"first", b"second")]
-    assert [answer.status for answer in answers] == [201, 201]
+    answers = [await ask(parts, "PUT", "/api/ns/q", body) for body in (b"first", b"second")]
+    assert [answer.status_code for answer in answers] == [201, 201]
     page = await parts.pools.engine("default").store.list_jobs(QUEUE, State.READY)
     assert {job.id: job.body for job in page.jobs} == {"A" * 26: b"first", "B" * 26: b"second"}
 
 
 async def test_other_protocols_are_left_alone(parts: LmstfyParts) -> None:
+    async def fail(*_: object) -> Message:
+        raise AssertionError
+
     for application in (LmstfyApp(parts), LmstfyAdmin(parts)):
-        exchange = Exchange("GET", "/")
-        exchange.scope["type"] = "websocket"
-        await application(exchange.scope, exchange.receive, exchange.send)
-        assert exchange.sent == []
+        await application({"type": "websocket"}, fail, fail)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +106,7 @@ async def test_other_protocols_are_left_alone(parts: LmstfyParts) -> None:
 async def test_labels_are_bounded(label: str, metric: str, parts: LmstfyParts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts.scraper.meters.names, "_limit", 2)
     for name in ("a", "b", "c", "d", "a"):
-        await ask(parts, "PUT", f"/api/ns/{name}" if label == "queue" else f"/api/{name}/q", b"", b"x")
+        await ask(parts, "PUT", f"/api/ns/{name}" if label == "queue" else f"/api/{name}/q", b"x")
     samples = read_samples((await parts.scraper.text()).decode())
     counts = {dict(labels)[label]: value for (name, labels), value in samples.items() if name.startswith(metric)}
     assert counts == {"a": 2, "b": 1, "other": 2}

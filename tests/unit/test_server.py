@@ -22,13 +22,13 @@ from duetime.server.listeners import ListenerSpec, leave_all
 from duetime.server.process import LISTENERS
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
-from tests.plugins.http_peer import echo
+from tests.plugins.http_peer import echo, serving
 from tests.plugins.until import until
 
 
 async def get(app: ASGIApp, path: str, method: str = "GET") -> httpx.Response:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
-        return await client.request(method, path)
+    async with serving(app) as server, httpx.AsyncClient() as client:
+        return await client.request(method, f"http://localhost:{server.port}{path}")
 
 
 async def test_a_request_goes_to_the_first_app_with_its_prefix() -> None:

@@ -150,7 +150,7 @@ async def test_the_store_calls_of_many_requests_belong_to_none(engine: TracedEng
 async def test_client_and_server_share_a_trace(global_provider: TracerProvider, tracing: Tracing, spans: Spans) -> None:
     async with TracedEngine(MemoryStore(), tracing=tracing) as engine:
         app = ServerTracing(tracing).around(V1App(OneEngine(engine), OpenGate()))
-        async with listen(app, "ours") as at, AsyncClient(at.url, tracing=True) as client:
+        async with listen(app) as at, AsyncClient(at.url, tracing=True) as client:
             await client.queue("q").push("hello")
             server, sdk = spans.take()
             assert (sdk.kind, server.kind) == (SpanKind.PRODUCER, SpanKind.SERVER)

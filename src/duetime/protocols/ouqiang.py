@@ -24,7 +24,7 @@ from duetime.http.exchange import ClientGone
 from duetime.model.errors import DuetimeError, InvalidId, InvalidName, InvalidRequest, LeaseLost, Unauthorized
 from duetime.model.job import Delivery, IfExists, Job, NewJob
 from duetime.model.names import Queue, check_id, check_queue
-from duetime.protocols.asgi import park, read_body, send_answer
+from duetime.protocols.asgi import exchange_of, read_body, send_answer
 from duetime.protocols.tokens import bearer, same_secret, token_in_query
 
 MAX_DELAY_S = 2**31
@@ -285,7 +285,7 @@ class OuqiangApp:
     async def _pop(self, scope: Scope, receive: Receive, body: bytes) -> bytes:
         pop: Pop = parse(body, Pop)
         not_empty("topic", pop.topic)
-        found = await park(scope, receive, self._jobs.pop(pop.topic), None)
+        found = await exchange_of(scope).park(self._jobs.pop(pop.topic), None)
         if found is None:
             return answer(0, "no job")
         delivery, popped = found

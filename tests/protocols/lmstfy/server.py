@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, TypeVar
 
 import msgspec
@@ -51,6 +51,7 @@ def poll_scope(lmstfy: Lmstfy, queue: str, count: int) -> Scope:
         "path": f"/api/{lmstfy.namespace}/{queue}",
         "query_string": b"count=%d" % count,
         "headers": [(b"x-token", lmstfy.token.encode())],
+        "extensions": {"duetime.exchange": SimpleNamespace(send=None)},
     }
 
 

@@ -4,8 +4,7 @@
         httpx.get(f"{served.url}/v1/queues")
 
 The store keeps its own clock, so a test that turns a ManualClock turns the server's time too. `reaping=False` leaves
-the reaper to the test: the contract suite calls `reap` itself and counts what it moves. `kind` is the HTTP server in
-front: ours, or a stranger that only knows ASGI.
+the reaper to the test: the contract suite calls `reap` itself and counts what it moves.
 
 `python -m tests.protocols.v1.server TOKEN STORE` serves a store to that token until its input ends, and prints the URL.
 """
@@ -18,9 +17,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import uvicorn
 from starlette.types import ASGIApp
 
 from duetime.engine import Engine
@@ -35,7 +33,6 @@ from duetime.protocols.v1.app import Admitted
 from duetime.stores.base import Reaped, Store
 from duetime.stores.open import open_store
 
-ServerKind = Literal["ours", "uvicorn"]
 GRACE_S = 2.0
 
 
@@ -86,54 +83,28 @@ class Served(Listening):
 
 @asynccontextmanager
 async def serve(
-    store: Store, *, gate: "OpenGate | None" = None, kind: ServerKind = "ours", reaping: bool = True, **options: Any
+    store: Store, *, gate: "OpenGate | None" = None, reaping: bool = True, **options: Any
 ) -> AsyncIterator[Served]:
-    """`options` go to the application. With our server, repeated requests take the fast path."""
+    """`options` go to the application. Repeated requests take the fast path."""
     fast_path = RequestFastPath(StaticRegistry(), NoAccessLog(), grace_s=60)
     async with Engine(store if reaping else _Unreaped(store)) as engine:
         app = V1App(OneEngine(engine), gate or OpenGate(), fast_path=fast_path, **options)
-        async with listen(app, kind, fast_path) as at:
+        async with listen(app, fast_path) as at:
             yield Served(at.url, at.stop, at.connections, engine)
 
 
 @asynccontextmanager
-async def listen(
-    app: ASGIApp, kind: ServerKind = "ours", fast_path: RequestFastPath | None = None
-) -> AsyncIterator[Listening]:
+async def listen(app: ASGIApp, fast_path: RequestFastPath | None = None) -> AsyncIterator[Listening]:
     """Any ASGI application on a free port."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        running = await (_start_ours(app, sock, fast_path) if kind == "ours" else _start_uvicorn(app, sock))
+        listener = Listener(app, [sock])
+        listener.service.fast_path = fast_path
+        await listener.start()
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         try:
-            yield running
+            yield Listening(url, lambda: listener.stop(GRACE_S), lambda: len(listener.service.connections))
         finally:
-            await running.stop()
-
-
-def _url(sock: socket.socket) -> str:
-    return f"http://127.0.0.1:{sock.getsockname()[1]}"
-
-
-async def _start_ours(app: ASGIApp, sock: socket.socket, fast_path: RequestFastPath | None) -> Listening:
-    listener = Listener(app, [sock])
-    listener.service.fast_path = fast_path
-    await listener.start()
-    return Listening(_url(sock), lambda: listener.stop(GRACE_S), lambda: len(listener._service.connections))
-
-
-async def _start_uvicorn(app: ASGIApp, sock: socket.socket) -> Listening:
-    config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    # Not `serve`: that takes over the signals of the test process.
-    task = asyncio.create_task(server._serve(sockets=[sock]))
-    while not server.started:
-        assert not task.done(), "uvicorn did not start"
-        await asyncio.sleep(0.001)
-
-    async def stop() -> None:
-        server.should_exit = True
-        await asyncio.wait([task])
-
-    return Listening(_url(sock), stop, lambda: len(server.server_state.connections))
+            await listener.stop(GRACE_S)
 
 
 class OneToken:

@@ -1,4 +1,4 @@
-"""A client that goes takes no job with it, under our own HTTP server and under any other."""
+"""A client that goes takes no job with it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ import pytest
 from duetime.model.job import NewJob, State
 from duetime.stores.base import Store
 from tests.contract.vocabulary import QUEUE
-from tests.protocols.v1.server import Served, ServerKind, serve
+from tests.protocols.v1.server import Served, serve
 from tests.protocols.v1.vocabulary import MAIL, someone_waits
 
 DEADLINE_S = 60
@@ -34,19 +34,14 @@ class Slow:
         return await self._store.reserve(queue, asks)
 
 
-@pytest.fixture(params=["ours", "uvicorn"])
-def kind(request: pytest.FixtureRequest) -> ServerKind:
-    return request.param  # type: ignore[no-any-return]
-
-
 @pytest.fixture
 def slow(store: Store) -> Slow:
     return Slow(store)
 
 
 @pytest.fixture
-async def served(slow: Slow, kind: ServerKind) -> AsyncIterator[Served]:
-    async with serve(slow, kind=kind) as running:  # type: ignore[arg-type]
+async def served(slow: Slow) -> AsyncIterator[Served]:
+    async with serve(slow) as running:  # type: ignore[arg-type]
         yield running
 
 

@@ -291,7 +291,6 @@ async def test_a_bug_is_told_to_the_log_and_not_to_the_client(
     assert "secret" not in reply.text
     assert problem(reply, 500, "error")
     [record] = [record for record in caplog.records if record.name == "duetime.server"]
-    assert record.request_id == reply.headers["x-request-id"]  # type: ignore[attr-defined]
     assert record.exc_info is not None
     assert "secret" in str(record.exc_info[1])
 

@@ -21,9 +21,8 @@ from duetime.alerts.senders import MailServer
 from duetime.engine.pools import registered_pools, unregister_pool
 from duetime.metrics.snapshots import CONTENT_TYPE
 from duetime.model.errors import NOT_JSON, DuetimeError, PoolNotFound, TooManyRequests, Unauthorized, VersionConflict
-from duetime.model.ids import IdMaker
 from duetime.model.names import DEFAULT_POOL, MAX_NAME
-from duetime.protocols.asgi import header, request_id, send_answer
+from duetime.protocols.asgi import header, send_answer
 from duetime.protocols.lmstfy.options import LmstfyParts
 from duetime.protocols.lmstfy.wire import (
     CRASHED,
@@ -367,15 +366,13 @@ class LmstfyAdmin:
 
     def __init__(self, parts: LmstfyParts) -> None:
         self._parts = parts
-        self._request_ids = IdMaker()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         answer = await self._answer(scope, receive)
-        _, name_header = request_id(scope, self._request_ids.make)
         try:
-            await send_answer(scope, send, answer.status, answer.headers, answer.body, name_header)
+            await send_answer(scope, send, answer.status, answer.headers, answer.body)
         except OSError:
             log.debug("client_gone")
 

@@ -12,17 +12,15 @@ from typing import Any, NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from duetime.http.exchange import ClientGone
-from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import (
     DuetimeError,
     Forbidden,
     PoolNotFound,
     TooManyRequests,
 )
-from duetime.model.ids import IdMaker
 from duetime.model.names import Queue
 from duetime.protocols.access_log import POOL
-from duetime.protocols.asgi import exchange_of, header, request_id, send_answer
+from duetime.protocols.asgi import exchange_of, header, send_answer
 from duetime.protocols.fast_path import RequestFastPath
 from duetime.protocols.lmstfy import consumers, inspection, producers
 from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyOperation, LmstfyTools
@@ -94,17 +92,13 @@ ROUTES: Mapping[tuple[str, str], LmstfyRoute] = {
 class LmstfyApp:
     """An ASGI application for the API listener."""
 
-    def __init__(
-        self, parts: LmstfyParts, *, clock: Clock | None = None, fast_path: RequestFastPath | None = None
-    ) -> None:
+    def __init__(self, parts: LmstfyParts, *, fast_path: RequestFastPath | None = None) -> None:
         self._pools = parts.pools
         self._tokens = parts.tokens
         self._limits = parts.limits
         self._metrics = parts.metrics
         self._options = parts.options
-        clock = clock or SystemClock()
-        self._tools = LmstfyTools(parts.metrics, parts.options.defaults, parts.options.max_body, clock, IdMaker(clock))
-        self._request_ids = IdMaker(clock)
+        self._tools = LmstfyTools(parts.metrics, parts.options.defaults, parts.options.max_body)
         self._fast_path = fast_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,9 +107,8 @@ class LmstfyApp:
         started = time.perf_counter()
         call = LmstfyCall(scope, receive)
         answer = await self._answer(call)
-        _, name_header = request_id(scope, self._request_ids.make)
         try:
-            await send_answer(scope, send, answer.status, answer.headers, answer.body, name_header)
+            await send_answer(scope, send, answer.status, answer.headers, answer.body)
         except OSError:
             if call.delivered:
                 await call.engine.give_back_all(call.delivered)
@@ -170,8 +163,7 @@ class LmstfyApp:
 
     def _remember(self, call: LmstfyCall, generation: int, operation: type[LmstfyOperation[Any]]) -> None:
         """Let requests like this one, which was served, take the fast path."""
-        exchange = exchange_of(call.scope)
-        if exchange is None or self._fast_path is None:
+        if self._fast_path is None:
             return
         queues = consumed_queues(call.namespace, call.queues)
         asked: Any = None
@@ -183,7 +175,7 @@ class LmstfyApp:
                 return
         route = (call.pool, call.namespace, call.api, call.scope["method"])
         known = operation(self._pools, self._tools, queues[0], asked, route)
-        self._fast_path.remember(exchange, generation, known)
+        self._fast_path.remember(exchange_of(call.scope), generation, known)
 
     async def _admit(self, route: LmstfyRoute, call: LmstfyCall) -> Token | None:
         """Checks the token and returns it; None on a route that asks for none."""

@@ -14,7 +14,7 @@ from duetime.http.exchange import Exchange
 from duetime.model.errors import DuetimeError, InvalidId
 from duetime.model.job import Delivery, Moved
 from duetime.model.names import Queue, check_id
-from duetime.protocols.asgi import park
+from duetime.protocols.asgi import exchange_of
 from duetime.protocols.lmstfy.call import LmstfyCall, LmstfyOperation, LmstfyTools
 from duetime.protocols.lmstfy.wire import (
     MAX_U16,
@@ -69,7 +69,7 @@ async def _reserve(call: LmstfyCall, queues: Sequence[Queue], asked: Consuming, 
         found = await call.engine.reserve(queues, limit=asked.count, ttr_ms=ttr_ms)
     if found or not asked.timeout:
         return found
-    return await park(call.scope, call.receive, _wait(call.engine, queues, ttr_ms, deadline), found)
+    return await exchange_of(call.scope).park(_wait(call.engine, queues, ttr_ms, deadline), found)
 
 
 async def _wait(engine: Engine, queues: Sequence[Queue], ttr_ms: int, deadline: float) -> list[Delivery]:

@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote_plus
+from urllib.parse import unquote_plus
 
 import msgspec
 from msgspec import Struct
@@ -131,8 +131,7 @@ async def read_all(scope: Scope, receive: Receive, limit: int, too_large: str) -
 
 def without_slash(scope: Scope) -> LmstfyAnswer:
     """Redirects to the address without its last slash: 301 for GET, and 307, which keeps the method, for others."""
-    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    query: bytes = scope["query_string"]
+    raw, query = scope["raw_path"], scope["query_string"]
     location = _LAST_SLASH.sub(b"", raw) + (b"?" + query if query else b"")
     return LmstfyAnswer(301 if scope["method"] == "GET" else 307, b"", [(b"location", location), TEXT])
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, quote, unquote_to_bytes
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 from msgspec import UNSET
@@ -22,14 +22,13 @@ from duetime.model.errors import DuetimeError, Forbidden, InvalidRequest, Method
 from duetime.model.ids import IdMaker
 from duetime.model.names import DEFAULT_POOL, Queue, check_id, check_namespace, check_queue
 from duetime.protocols.access_log import POOL
-from duetime.protocols.asgi import exchange_of, request_id, send_answer
+from duetime.protocols.asgi import exchange_of, send_answer
 from duetime.protocols.fast_path import RequestFastPath
 from duetime.protocols.rate_limits import RateLimits, Side, Slot
 from duetime.protocols.tokens import EVERYTHING, Access, Tokens, split
 from duetime.protocols.v1.openapi import PAGES, MakePage
 from duetime.protocols.v1.request import (
     AnyRequest,
-    Headers,
     NativeRequest,
     QueuePath,
     QueuesQuery,
@@ -185,7 +184,6 @@ class V1App:
             self._router.add("GET", path, page)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        name, name_header = request_id(scope, self._make_id)
         try:
             response = await self._answer(scope, receive)
         except DuetimeError as error:
@@ -193,10 +191,12 @@ class V1App:
         except ClientGone:
             return
         except Exception:
-            log.exception("request_failed", extra={"request_id": name, "path": scope["path"]})
+            log.exception("request_failed", extra={"path": scope["path"]})
             response = error_response(internal_error())
         try:
-            await self._send(scope, send, response, name_header)
+            content = response.content if response.message is None else encode(response.message)
+            shared = ((b"content-type", response.content_type),)
+            await send_answer(scope, send, response.status, shared, content, response.headers)
         except BaseException as error:
             if response.undo is not None:
                 await response.undo()
@@ -205,11 +205,11 @@ class V1App:
             if not isinstance(error, OSError):
                 raise
         else:
-            if response.on_delivery is not None:
-                await _follow_up(scope, response.on_delivery)
+            if on_delivery := response.on_delivery:
+                exchange_of(scope).follow_up(lambda is_received: _report_delivery(on_delivery, is_received))
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
-        key = (scope["method"], scope.get("raw_path") or quote(scope["path"]).encode())
+        key = (scope["method"], scope["raw_path"])
         known = self._known.get(key)
         if known is None:
             endpoint, names = self._router.find(*key)
@@ -238,15 +238,14 @@ class V1App:
 
     def _remember(self, scope: Scope, generation: int, endpoint: Endpoint, pool: str, queue: Queue) -> None:
         """Let requests like this one, which was served, take the fast path."""
-        exchange = exchange_of(scope)
-        if exchange is None or self._fast_path is None:
+        if self._fast_path is None:
             return
         assert endpoint.route.operation is not None
         assert endpoint.decode is not None
         operation = endpoint.route.operation(
             self._pools, pool, queue, endpoint.decode, make_id=self._make_id, max_request=self._max_request
         )
-        self._fast_path.remember(exchange, generation, operation)
+        self._fast_path.remember(exchange_of(scope), generation, operation)
 
     def _queue_path(self, endpoint: Endpoint, names: Sequence[str], key: tuple[str, bytes], scope: Scope) -> QueuePath:
         if not names:
@@ -271,20 +270,6 @@ class V1App:
             if request.slot and isinstance(request.message, BatchIn):
                 request.slot = await self._gate.limits.widen(request.slot, len(request.message.jobs))
         return await endpoint.route.handle(request)
-
-    async def _send(self, scope: Scope, send: Send, response: Response, name_header: Headers) -> None:
-        content = response.content if response.message is None else encode(response.message)
-        shared = ((b"content-type", response.content_type),)
-        await send_answer(scope, send, response.status, shared, content, (*response.headers, *name_header))
-
-
-async def _follow_up(scope: Scope, on_delivery: Callable[[bool], Awaitable[None]]) -> None:
-    exchange = exchange_of(scope)
-    if exchange is None:
-        # Another HTTP server does not report whether the client received an answer.
-        await _report_delivery(on_delivery, True)
-    else:
-        exchange.follow_up(lambda is_received: _report_delivery(on_delivery, is_received))
 
 
 async def _report_delivery(on_delivery: Callable[[bool], Awaitable[None]], is_received: bool) -> None:

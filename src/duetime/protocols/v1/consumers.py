@@ -13,7 +13,7 @@ from duetime.model.clock import duration_ms
 from duetime.model.errors import DuetimeError, Forbidden, InvalidRequest, InvalidTime, LeaseLost
 from duetime.model.job import STEP_JOBS, Delivery, Lease, Moved
 from duetime.model.names import Queue, check_queue
-from duetime.protocols.asgi import park
+from duetime.protocols.asgi import exchange_of
 from duetime.protocols.tokens import Access
 from duetime.protocols.v1.request import CallQuery, NativeRequest, Response, V1Operation
 from duetime.stores.finishes import KeptResult
@@ -57,8 +57,8 @@ async def _reserve(
     message, engine = request.message, request.engine
     wait_ms = wait_of(message.wait)
     work = engine.reserve(queues, limit=message.limit, ttr_ms=duration_ms(message.ttr), wait_ms=wait_ms)
-    if wait_ms or request.unwatched:
-        work = park(request.scope, request.receive, work, list[Delivery]())
+    if wait_ms:
+        work = exchange_of(request.scope).park(work, list[Delivery]())
     found = await work
     return _delivered_response(found, lambda: engine.give_back_all(found))
 
@@ -130,7 +130,7 @@ async def results(request: NativeRequest[ResultsIn, None]) -> Response:
     ids, wait_ms = request.message.ids, wait_of(request.message.wait)
     nothing: list[KeptResult | None] = [None] * len(ids)
     work = request.engine.results(request.queue, ids, wait_ms=wait_ms)
-    found = await park(request.scope, request.receive, work, nothing)
+    found = await exchange_of(request.scope).park(work, nothing)
     return Response(200, KeptResultsOut([kept and convert.kept_result_out(kept) for kept in found]))
 
 
@@ -168,7 +168,7 @@ async def call(request: NativeRequest[PushIn, CallQuery]) -> Response:
     job = convert.new_job(request.message, request.make_id)
     answers = await request_reply.begin_call(engine, request.queue, job, request.message.if_exists)
     work = engine.reserve([answers], wait_ms=wait_ms)
-    found = await park(request.scope, request.receive, work, list[Delivery]())
+    found = await exchange_of(request.scope).park(work, list[Delivery]())
     delivery = request_reply.answer_of(answers, found)
     body, body_b64 = convert.write_body(delivery.body)
     answer = AnswerOut(job.id, delivery.lease.id, body, body_b64, dict(delivery.attributes))

@@ -28,7 +28,7 @@ from duetime.model.errors import (
 )
 from duetime.model.job import State
 from duetime.model.names import Queue
-from duetime.protocols.asgi import Header, exchange_of, read_body
+from duetime.protocols.asgi import Header, read_body
 from duetime.protocols.rate_limits import Slot
 from duetime.protocols.tokens import Access, bearer, token_text
 from duetime.wire.convert import error_out
@@ -121,11 +121,6 @@ class NativeRequest(Generic[In, Query]):
         """The whole body, at most `limit` bytes. Raises BodyTooLarge, ClientGone."""
         self.raw = await read_body(self.scope, self.receive, limit)
         return self.raw
-
-    @property
-    def unwatched(self) -> bool:
-        """True under an HTTP server that does not report when an answer is lost because its client disconnected."""
-        return exchange_of(self.scope) is None
 
 
 def token_of(headers: Mapping[bytes, bytes]) -> str:
