@@ -29,8 +29,8 @@ from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.listener import Listener
 from duetime.metrics.scraper import Scraper
-from duetime.protocols.lmstfy import LmstfyApp, LmstfyOptions, LmstfyParts
-from duetime.protocols.tokens import Tokens
+from duetime.model.settings import load
+from duetime.protocols.lmstfy import LmstfyApp, make_parts
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.open import open_store
 
@@ -112,11 +112,9 @@ async def serve_duetime(listening: socket.socket, url: str) -> None:
         Pools({"default": url}, open_store=open_store) as pools,
         RegistryCopy(lambda: pools.registry) as registry_copy,
     ):
-        tokens = Tokens(registry_copy, lambda: pools.registry, pools, dev=True)
-        await Listener(
-            LmstfyApp(LmstfyParts.make(pools, registry_copy, tokens, LmstfyOptions(), Scraper(pools, Alone()))),
-            [listening],
-        ).start()
+        settings = load(flags={}, environment={}, file={"dev": True})
+        parts = make_parts(settings, pools, registry_copy, Scraper(pools, Alone()))
+        await Listener(LmstfyApp(parts), [listening]).start()
         await asyncio.get_running_loop().create_future()
 
 

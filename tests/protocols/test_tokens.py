@@ -10,7 +10,8 @@ from duetime.client import AsyncClient
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.metrics.scraper import Scraper
-from duetime.protocols.lmstfy import LmstfyApp, LmstfyOptions, LmstfyParts
+from duetime.model.settings import load
+from duetime.protocols.lmstfy import LmstfyApp, make_parts
 from duetime.protocols.tokens import Tokens
 from duetime.protocols.v1 import V1App
 from duetime.protocols.v1.app import TokenGate
@@ -34,11 +35,11 @@ async def urls() -> AsyncIterator[Urls]:
         Pools({"default": "memory:"}, open_store=open_store) as pools,
         RegistryCopy(lambda: pools.registry) as registry_copy,
     ):
-        tokens = Tokens(registry_copy, lambda: pools.registry, pools)
-        parts = LmstfyParts.make(pools, registry_copy, tokens, LmstfyOptions(), Scraper(pools, Alone()))
-        native = V1App(pools, TokenGate(tokens, parts.limits))
+        settings = load(flags={}, environment={}, file={})
+        parts = make_parts(settings, pools, registry_copy, Scraper(pools, Alone()))
+        native = V1App(pools, TokenGate(parts.tokens, parts.limits))
         async with listen(native) as first, listen(LmstfyApp(parts)) as second:
-            yield Urls(first.url, second.url, tokens)
+            yield Urls(first.url, second.url, parts.tokens)
 
 
 @pytest.mark.parametrize("secret", SECRETS)

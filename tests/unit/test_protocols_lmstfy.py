@@ -21,16 +21,13 @@ from duetime.model.job import State
 from duetime.model.names import Queue
 from duetime.model.settings import load
 from duetime.protocols.access_log import mask_query
-from duetime.protocols.lmstfy import Defaults, LmstfyAdmin, LmstfyApp, LmstfyOptions, LmstfyParts
+from duetime.protocols.lmstfy import Defaults, LmstfyAdmin, LmstfyApp, LmstfyParts, make_parts
 from duetime.protocols.lmstfy.consumers import remaining_s, remaining_tries
-from duetime.protocols.lmstfy.options import make_parts
 from duetime.protocols.lmstfy.producers import split_array
 from duetime.protocols.lmstfy.wire import Refused, elapsed_ms, parse_query, to_json, to_pretty_json, unsigned
-from duetime.protocols.tokens import Tokens
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.base import RulesChange
 from duetime.stores.memory.store import MemoryStore
-from tests.plugins.passwords import hashed
 from tests.plugins.serving import read_samples
 from tests.protocols.v1.server import listen
 
@@ -46,8 +43,8 @@ async def parts() -> AsyncIterator[LmstfyParts]:
         Pools({"default": "memory:"}, open_store=open_store) as pools,
         RegistryCopy(lambda: pools.registry) as registry_copy,
     ):
-        tokens = Tokens(registry_copy, lambda: pools.registry, pools, dev=True)
-        yield LmstfyParts.make(pools, registry_copy, tokens, LmstfyOptions(), Scraper(pools, Alone()))
+        settings = load(flags={}, environment={}, file={"dev": True})
+        yield make_parts(settings, pools, registry_copy, Scraper(pools, Alone()))
 
 
 async def ask(parts: LmstfyParts, method: str, path: str, body: bytes = b"") -> httpx.Response:
@@ -115,9 +112,6 @@ async def test_labels_are_bounded(label: str, metric: str, parts: LmstfyParts, m
 # --- from settings to the lmstfy listeners
 
 
-ACCOUNTS = {"ann": hashed("p")}
-
-
 async def open_store(url: str) -> MemoryStore:
     return MemoryStore()
 
@@ -130,19 +124,14 @@ def make(**file: Any) -> Any:
 
 
 async def test_defaults_are_those_of_lmstfy() -> None:
-    options = make().options
-    assert options.defaults == Defaults(delay=0, ttl=86_400, tries=1, ttr=120, timeout=0)
-    assert options.max_body == 1_048_576
+    assert make().defaults == Defaults(delay=0, ttl=86_400, tries=1, ttr=120, timeout=0)
+    assert make().settings.max_body == 1_048_576
 
 
 async def test_settings_reach_the_application() -> None:
     given = {"lmstfy_ttl": "1h", "lmstfy_delay": 5, "lmstfy_tries": 3, "lmstfy_ttr": "1m", "lmstfy_timeout": "2s"}
-    assert make(**given).options.defaults == Defaults(delay=5, ttl=3600, tries=3, ttr=60, timeout=2)
-    options = make(lmstfy_public_sizes=False, admin_protect_all=True, access_log=True, accounts=ACCOUNTS).options
-    assert (options.public_sizes, options.protect_admin, options.access_log) == (False, True, True)
-    assert options.accounts == ACCOUNTS
-    assert options.admin_is_local
-    assert not make(admin_host="192.0.2.1", accounts=ACCOUNTS).options.admin_is_local
+    assert make(**given).defaults == Defaults(delay=5, ttl=3600, tries=3, ttr=60, timeout=2)
+    assert make(access_log=True).access_log.enabled
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,7 @@ from duetime.model.priority_shares import read_shares
 from duetime.model.settings import Settings
 from duetime.protocols.fast_path import RequestFastPath
 from duetime.protocols.health import health_routes
-from duetime.protocols.lmstfy import LmstfyAdmin, LmstfyApp, LmstfyParts
-from duetime.protocols.lmstfy.options import make_parts
+from duetime.protocols.lmstfy import LmstfyAdmin, LmstfyApp, LmstfyParts, make_parts
 from duetime.protocols.local_guard import local_only, same_origin_writes, why_foreign
 from duetime.protocols.php_admin import PhpAdminApp
 from duetime.protocols.v1 import V1App

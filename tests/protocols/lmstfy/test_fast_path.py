@@ -76,7 +76,7 @@ async def test_unusual_requests_go_to_the_application(lmstfy: Lmstfy, server: Se
         await lmstfy.publish("q")
     versioned = {"Enable-Job-Version": "YES", "Job-Attr-a": "1"}
     assert await on_fast_path(server, lmstfy.call("PUT", "q", body=b"x", headers=versioned)) == 0
-    large = await lmstfy.call("PUT", "q", body=b"x" * (server.parts.options.max_body + 1))
+    large = await lmstfy.call("PUT", "q", body=b"x" * (server.parts.settings.max_body + 1))
     assert (large.status, large.json()) == (413, {"error": "body too large"})
     assert (await lmstfy.call("DELETE", "q/job/no-such%20id")).status == 204
 

@@ -7,7 +7,7 @@ docs/lmstfy.md describes the differences from lmstfy, and the reasons.
 
 from duetime.protocols.lmstfy.admin import LmstfyAdmin
 from duetime.protocols.lmstfy.app import LmstfyApp
-from duetime.protocols.lmstfy.options import LmstfyOptions, LmstfyParts
+from duetime.protocols.lmstfy.options import LmstfyParts, make_parts
 from duetime.protocols.lmstfy.wire import Defaults
 
-__all__ = ["Defaults", "LmstfyAdmin", "LmstfyApp", "LmstfyOptions", "LmstfyParts"]
+__all__ = ["Defaults", "LmstfyAdmin", "LmstfyApp", "LmstfyParts", "make_parts"]

@@ -22,6 +22,7 @@ from duetime.engine.pools import registered_pools, unregister_pool
 from duetime.metrics.snapshots import CONTENT_TYPE
 from duetime.model.errors import NOT_JSON, DuetimeError, PoolNotFound, TooManyRequests, Unauthorized, VersionConflict
 from duetime.model.names import DEFAULT_POOL, MAX_NAME
+from duetime.model.settings import is_loopback
 from duetime.protocols.asgi import header, send_answer
 from duetime.protocols.lmstfy.options import LmstfyParts
 from duetime.protocols.lmstfy.wire import (
@@ -366,6 +367,7 @@ class LmstfyAdmin:
 
     def __init__(self, parts: LmstfyParts) -> None:
         self._parts = parts
+        self._is_local = is_loopback(parts.settings.admin_host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -399,11 +401,11 @@ class LmstfyAdmin:
         if route is None:
             shorter = _find_route(scope, receive, path[:-1])[0] if path.endswith("/") else None
             return without_slash(scope) if shorter else NOT_FOUND
-        options = self._parts.options
+        # A port for programs of this machine asks for an account also where a web page may have sent the request.
         is_watched = (
             route.protected
-            or options.protect_admin
-            or (options.admin_is_local and why_foreign(scope["headers"], scope.get("server") is None))
+            or self._parts.settings.admin_protect_all
+            or (self._is_local and why_foreign(scope["headers"], scope.get("server") is None))
         )
         if is_watched:
             await self._check_admin(scope)
@@ -411,7 +413,7 @@ class LmstfyAdmin:
 
     async def _check_admin(self, scope: Scope) -> None:
         """Raises Unauthorized, TooManyRequests."""
-        if not self._parts.options.accounts:
+        if not self._parts.settings.accounts:
             return
         kind, _, encoded = header(scope, b"authorization").partition(b" ")
         try:

@@ -97,8 +97,8 @@ class LmstfyApp:
         self._tokens = parts.tokens
         self._limits = parts.limits
         self._metrics = parts.metrics
-        self._options = parts.options
-        self._tools = LmstfyTools(parts.metrics, parts.options.defaults, parts.options.max_body)
+        self._public_sizes = parts.settings.lmstfy_public_sizes
+        self._tools = LmstfyTools(parts.metrics, parts.defaults, parts.settings.max_body)
         self._fast_path = fast_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,7 +179,7 @@ class LmstfyApp:
 
     async def _admit(self, route: LmstfyRoute, call: LmstfyCall) -> Token | None:
         """Checks the token and returns it; None on a route that asks for none."""
-        if route.public and self._options.public_sizes:
+        if route.public and self._public_sizes:
             return None
         token = await self._tokens.check(call.pool, call.namespace, call.secret)
         if token.scopes.isdisjoint(route.access):
