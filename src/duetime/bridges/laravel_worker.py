@@ -81,19 +81,19 @@ class ReservedJobs:
         return lease
 
     async def ack(self, leases: Sequence[Lease]) -> list[Moved | LeaseLost]:
-        return await self._end_each(leases, Event.ACKED, self._queues.delete)
+        return [await self._end(lease, Event.ACKED, self._queues.delete) for lease in leases]
 
     async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
-        return await self._end(lease, Event.RELEASED, lambda job: self._queues.release(job, delay_ms / 1000))
+        return _held(await self._end(lease, Event.RELEASED, lambda job: self._queues.release(job, delay_ms / 1000)))
 
     async def give_back(self, leases: Sequence[Lease], *, delay_ms: int | None = None) -> list[Moved | LeaseLost]:
-        wait_s = (delay_ms or 0) / 1000
-        return await self._end_each(
-            leases, Event.GIVEN_BACK, lambda job: self._queues.release(job, wait_s, uncounted=1)
-        )
+        def end(job: ReservedJob) -> bool:
+            return self._queues.release(job, (delay_ms or 0) / 1000, uncounted=1)
+
+        return [await self._end(lease, Event.GIVEN_BACK, end) for lease in leases]
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
-        return await self._end(lease, Event.DEAD, lambda job: self._queues.fail(job, error))
+        return _held(await self._end(lease, Event.DEAD, lambda job: self._queues.fail(job, error)))
 
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
         job = self._jobs.get(lease)
@@ -104,25 +104,20 @@ class ReservedJobs:
     async def finish(self, finishes: Sequence[Finish]) -> list[Finished | DuetimeError | None]:
         raise InvalidSettings("Laravel jobs have no follow-up jobs")
 
-    async def _end_each(
-        self, leases: Sequence[Lease], event: Event, end: Callable[[ReservedJob], bool]
-    ) -> list[Moved | LeaseLost]:
-        answers: list[Moved | LeaseLost] = []
-        for lease in leases:
-            try:
-                answers.append(await self._end(lease, event, end))
-            except LeaseLost as lost:
-                answers.append(lost)
-        return answers
-
-    async def _end(self, lease: Lease, event: Event, end: Callable[[ReservedJob], bool]) -> Moved:
+    async def _end(self, lease: Lease, event: Event, end: Callable[[ReservedJob], bool]) -> Moved | LeaseLost:
         # One that is not known ended in an earlier call for several jobs, of which another one failed.
         job = self._jobs.get(lease)
         was_held = job is None or await asyncio.to_thread(end, job)
         self._jobs.pop(lease, None)
-        if not was_held:
-            raise LeaseLost(f"reservation of Laravel job {lease.id!r} was lost")
-        return Moved(event, lease.id, lease.born, lease.attempt)
+        if was_held:
+            return Moved(event, lease.id, lease.born, lease.attempt)
+        return LeaseLost(f"reservation of Laravel job {lease.id!r} was lost")
+
+
+def _held(answer: Moved | LeaseLost) -> Moved:
+    if isinstance(answer, LeaseLost):
+        raise answer
+    return answer
 
 
 class LaravelWorker:
