@@ -153,19 +153,10 @@ class Tokens:
 
     # --- for the protocols
 
-    async def admit(self, token: str, namespace: str | None, access: str) -> str:
-        """The pool that a request with this token goes to, `pool:secret` or `secret`.
-
-        Raises PoolNotFound, Unauthorized, Forbidden. Without a namespace the request is about all of them, which no
-        token allows.
-        """
-        pool, secret = split(token)
-        self.require_pool(pool)
-        if namespace is not None:
-            (await self.check(pool, namespace, secret)).require(access)
-        elif not self._dev:
+    def require_dev(self) -> None:
+        """Raises Forbidden except with --dev. No token allows a request about all namespaces."""
+        if not self._dev:
             raise Forbidden("request must name a namespace: a token is for one namespace")
-        return pool
 
     def require_pool(self, pool: str) -> None:
         if pool not in self._pools:
