@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 import duetime
+from duetime.callbacks.outcome import CallbackAnswer, Verdict, describe
 from duetime.client.topics import Topics
 from duetime.console import visit
 from duetime.console.formats import seconds
@@ -176,6 +177,13 @@ def test_what_is_wrong_with_a_field_is_said_in_chinese(refuse: Callable[[], obje
     said = explain("zh", refused.value.message)
     assert re.search("[\u4e00-\u9fff]", said), refused.value.message
     assert explain("en", refused.value.message) == refused.value.message
+
+
+@pytest.mark.parametrize("verdict", [Verdict.CONDITION, Verdict.EMPTY])
+def test_why_a_call_failed_is_said_in_chinese(verdict: Verdict) -> None:
+    said = explain("zh", describe(verdict, CallbackAnswer(200, b'{"code": 500}')))
+    assert re.search("[\u4e00-\u9fff]", said)
+    assert '{"code": 500}' in said
 
 
 def test_an_error_that_is_not_in_the_table_stays_as_it_is() -> None:

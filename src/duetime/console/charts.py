@@ -9,6 +9,8 @@ from markupsafe import Markup
 
 from duetime.console.formats import compact
 
+FEW = 4
+"""A line of fewer points would show a trend that is none."""
 WIDTH = 1000
 HEIGHT = 100
 
@@ -92,7 +94,7 @@ def chart_json(chart: Mapping[str, Any]) -> str:
 
 def sparkline(values: Sequence[float], *, about: str) -> Markup:
     """A line without axes."""
-    if len(values) < 2:
+    if len(values) < FEW:
         return Markup("")
     most = max(values) or 1
     points = " ".join(
