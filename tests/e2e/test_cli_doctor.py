@@ -111,6 +111,8 @@ def test_a_foreign_file_and_a_missing_folder(shell: Shell, tmp_path: Path) -> No
     (tmp_path / "jobs.db").write_bytes(b"this is no database" * 100)
     ran = shell.run("doctor", "--json")
     assert (ran.code, find(ran, "sqlite.file")["grade"]) == (1, "fail")
+    ran = shell.run("doctor", "--json", "--url", "sqlite:")
+    assert [finding["check"] for finding in ran.documents] == ["store.url"]
     ran = shell.run("doctor", "--json", "--url", f"sqlite://{tmp_path}/no/jobs.db")
     assert (ran.code, find(ran, "sqlite.folder")["grade"]) == (1, "fail")
 

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from duetime.alerts.chinese import in_chinese
-from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
+from duetime.alerts.senders import AlertSender, MailServer, check_address, check_mail_server
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import DuetimeError, InvalidRequest, InvalidSettings, NotFound, VersionConflict
@@ -165,7 +165,7 @@ async def remove_address(registry: Registry, name: str) -> dict[str, Any]:
 
 
 async def set_mail_server(registry: Registry, server: MailServer) -> dict[str, Any]:
-    mail_url(server, server.sender)
+    check_mail_server(server)
     await change_settings(registry, lambda old: msgspec.structs.replace(old, mail_server=server))
     return await describe(registry)
 

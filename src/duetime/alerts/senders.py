@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.masking import mask, mask_address
-from duetime.model.names import is_mail
+from duetime.model.names import is_host, is_mail
 
 log = logging.getLogger("duetime.alerts")
 
@@ -36,6 +36,7 @@ class MailServer(Struct, frozen=True, omit_defaults=True):
     security: str = "starttls"
 
 
+MAX_PORT = 65_535
 SECURITIES = {"starttls": ("mailtos", "starttls"), "ssl": ("mailtos", "ssl"), "none": ("mailto", "insecure")}
 
 
@@ -46,6 +47,18 @@ def check_address(address: str) -> str:
             f"alert address must be a mail address or a URL that apprise knows, got {mask_address(address)}"
         )
     return address
+
+
+def check_mail_server(server: MailServer) -> MailServer:
+    """Raises InvalidRequest for a server that no mail can be sent through."""
+    mail_url(server, server.sender)
+    if not is_host(server.host):
+        raise InvalidRequest(f"mail server host must be a host name or an IP address, got {server.host!r}")
+    if not is_mail(server.sender):
+        raise InvalidRequest(f"mail server sender must be a mail address, got {server.sender!r}")
+    if not 0 <= server.port <= MAX_PORT:
+        raise InvalidRequest(f"mail server port must be from 0 to {MAX_PORT}, got {server.port}")
+    return server
 
 
 def mail_url(server: MailServer, address: str) -> str:

@@ -212,7 +212,7 @@ def _move(place: ForeignPlace, direction: Direction, target: Target, *, follow: 
 
     with (
         place.opened() as foreign,
-        target.connect(new=True) as client,
+        target.connect(new=not back) as client,
         interrupts() as stopped,
         show_progress("relaying", as_json=target.json, unit="jobs") as progress,
     ):

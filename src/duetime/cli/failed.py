@@ -11,7 +11,7 @@ from duetime.cli.options import Target, YesOption, argument, flag, option, takes
 from duetime.cli.output import StateWord, job_document, moved_document
 from duetime.cli.queues import show_removed
 from duetime.client.client import QueueClient
-from duetime.model.clock import duration_ms, instant_ms
+from duetime.model.clock import MAX_INSTANT, duration_ms, instant_ms
 from duetime.model.errors import Conflict, InvalidRequest, JobNotFound
 from duetime.model.humanise import counted
 from duetime.model.job import STEP_JOBS, Job, Moved, State, chunks
@@ -86,11 +86,7 @@ class RetryOptions:
     def is_filtered(self) -> bool:
         return bool(self.matching or self.after or self.before)
 
-    def fits(self, job: Job) -> bool:
-        if self.after and job.dead_at < instant_ms(self.after):
-            return False
-        if self.before and job.dead_at >= instant_ms(self.before):
-            return False
+    def matches(self, job: Job) -> bool:
         return self.matching in job.error or self.matching in (describe(job.body) or "")
 
 
@@ -107,13 +103,15 @@ def retry(queue: QueueArgument, options: RetryOptions, target: Target) -> None:
     """
     if sum((bool(options.ids), options.every, bool(options.limit), options.is_filtered)) != 1:
         raise InvalidRequest("retry must have ids, --limit N, --all, or a filter (--matching, --after, --before)")
+    first, end = instant_ms(options.after or 0), instant_ms(options.before or MAX_INSTANT)
     answer = target.answer
     ids = [check_id(job_id) for job_id in options.ids] if options.ids else None
     back: set[str] = set()
     with target.connect() as client:
         queue_client = client.queue(queue)
         if options.is_filtered:
-            ids = [job.id for job in walk(queue_client, State.DEAD) if options.fits(job)]
+            dead = walk(queue_client, State.DEAD)
+            ids = [job.id for job in dead if first <= job.dead_at < end and options.matches(job)]
         for moved in _retry(queue_client, ids, options):
             back.update(one.id for one in moved)
             for one in moved:

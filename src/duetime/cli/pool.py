@@ -133,10 +133,16 @@ def _show_stores(target: Target, rows: Sequence[dict[str, Any]]) -> None:
             "kind": [safe(f"{row['kind']} {row['version']}".strip()) for row in rows],
             "jobs ": [f"{row['jobs']:,}" if row["kind"] else "" for row in rows],
             "next due": [relative(row["next_due_at"], now) if row["next_due_at"] else "" for row in rows],
-            "used ": [size(row["used_bytes"]) if row["used_bytes"] else "" for row in rows],
+            "used ": [_used(row) for row in rows],
             "": [Text(safe("; ".join(row["problems"])), style="red") for row in rows],
         },
     )
+
+
+def _used(row: dict[str, Any]) -> str:
+    """How full the store's memory or disk is."""
+    room = f" of {size(row['max_bytes'])}" if row["max_bytes"] else ""
+    return f"{size(row['used_bytes'])}{room}" if row["used_bytes"] else ""
 
 
 def _part(part: str, url: str) -> dict[str, Any]:

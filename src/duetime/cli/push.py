@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from duetime.cli.options import QueueArgument, Target, argument, option, parse_attributes, parse_when, takes_options
+from duetime.cli.options import QueueArgument, Target, argument, option, parse_attributes, takes_options
 from duetime.cli.output import moment, moved_document
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields, new_job
 from duetime.model.errors import InvalidRequest
 from duetime.model.job import DEFAULT_TRIES, Event, IfExists, Moved, NewJob, Priority
 from duetime.model.names import Queue
-from duetime.model.when import When
+from duetime.model.when import When, read_due
 
 
 class PriorityWord(StrEnum):
@@ -95,7 +95,7 @@ def push(
         duetime push mail --file jobs.jsonl --priority low
     """
     name = None if queue is None else target.queue(queue)
-    when = parse_when(options.when) if options.when else When()
+    when = When() if options.when is None else read_due(options.when, zone=None)
     if options.file is not None:
         if body is not None:
             raise InvalidRequest.not_both("BODY", "--file")
@@ -127,7 +127,7 @@ def later(
         duetime later 10m mail 'hello'
         duetime later 2027-01-01T00:00:00Z mail 'hello'
     """
-    fields = options.fields(parse_when(delay))
+    fields = options.fields(read_due(delay, zone=None))
     with target.connect(new=True) as client:
         _push_one(client, target.queue(queue), read_body(body), fields, options.if_exists, target)
 

@@ -6,6 +6,7 @@ import msgspec
 
 from duetime.cli.options import IdArgument, QueueArgument, Target, argument, takes_options
 from duetime.cli.output import moment, note, safe
+from duetime.model.errors import InvalidRequest
 from duetime.model.humanise import span
 from duetime.model.names import check_id
 from duetime.wire.payload import PAUSED_TASKS, RESTARTS, paused_task
@@ -78,6 +79,8 @@ def resume_task(task: TaskArgument, target: Target) -> None:
 
 
 def _set_paused(task: str, target: Target, *, paused: bool) -> None:
+    if not task:
+        raise InvalidRequest("task name must not be empty")
     name = paused_task(task)
     with target.connect(new=paused) as client:
         value = client.send(count(target.space, name))

@@ -64,7 +64,7 @@ def run(namespace: str, name: str) -> Call[ScheduleOut]:
 def backfill(namespace: str, name: str, since: Instant, until: Instant | None) -> Call[BackfillOut]:
     first, end = instant_ms(since), None if until is None else instant_ms(until)
     body = msgspec.json.encode(BackfillIn(since=first, until=UNSET if end is None else end))
-    path = _path(namespace, check_id(name), "backfill")
+    path = _path(namespace, check_id(name, "schedule name"), "backfill")
     return Call(
         lambda: Request("POST", path, body),
         lambda reply: msgspec.json.decode(reply, type=BackfillOut),
@@ -97,7 +97,7 @@ def _one(
     body: bytes = b"",
     repeatable: bool = False,
 ) -> Call[ScheduleOut]:
-    path = _path(namespace, check_id(name), *verb)
+    path = _path(namespace, check_id(name, "schedule name"), *verb)
     return Call(
         lambda: Request(method, path, body),
         lambda reply: msgspec.json.decode(reply, type=ScheduleOut),

@@ -28,6 +28,8 @@ MAX_WAIT_MS = 600_000
 
 def read_fields(fields: Mapping[str, Any], kind: type[Message]) -> Message:
     """Text is read as the field's type, so that a shell can write any of them. Raises InvalidRequest."""
+    if unknown := [name for name in fields if name not in kind.__struct_fields__]:
+        raise InvalidRequest(f"there is no field {unknown[0]!r}; there are {', '.join(kind.__struct_fields__)}")
     try:
         return msgspec.convert(dict(fields), kind, strict=False)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:

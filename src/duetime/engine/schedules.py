@@ -195,7 +195,7 @@ class Schedules:
                 f"schedule name must have at most {MAX_SCHEDULE_NAME} characters, and at most {MAX_ID - 1} together "
                 f"with its namespace, got {name!r}"
             )
-        tick = self._tick(namespace, check_id(name), message)
+        tick = self._tick(namespace, check_id(name, "schedule name"), message)
         try:
             job, before = await self._find(namespace, name)
         except ScheduleNotFound:
@@ -289,7 +289,7 @@ class Schedules:
         return tick
 
     async def _find(self, namespace: str, name: str) -> tuple[Job, Tick]:
-        check_id(name)
+        check_id(name, "schedule name")
         for queue, tick_id in ((SCHEDULES, f"{namespace}/{name}"), (Queue(namespace, TICKS), name)):
             [job] = await self._engine.store.get(queue, [tick_id]) if len(tick_id) <= MAX_ID else [None]
             tick = None if job is None or job.state is State.DEAD else read_tick(job.body)

@@ -90,13 +90,13 @@ def _check_name(name: str, what: str) -> str:
     raise InvalidName(f"{what} name must contain only ASCII letters, digits, '-', '_' and '.', got {name!r}", what=what)
 
 
-def check_id(job_id: str) -> str:
+def check_id(job_id: str, what: str = "job id") -> str:
     if not isinstance(job_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidId(f"job id must be text, got {job_id!r}")
+        raise InvalidId(f"{what} must be text, got {job_id!r}")
     if not 1 <= len(job_id) <= MAX_ID:
-        raise InvalidId(f"job id must have 1 to {MAX_ID} characters, got {len(job_id)}")
+        raise InvalidId(f"{what} must have 1 to {MAX_ID} characters, got {len(job_id)}")
     if not job_id.isprintable():
-        raise InvalidId(f"job id must contain only printable characters, got {job_id!r}")
+        raise InvalidId(f"{what} must contain only printable characters, got {job_id!r}")
     return job_id
 
 

@@ -559,10 +559,10 @@ def pool_parts(url: str) -> dict[str, str]:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file of a SQLite store. None for the URL of anything else."""
-    if not url.startswith("sqlite:"):
+    """The file of a SQLite store. None for the URL of anything else, or of no file."""
+    path = unquote(urlsplit(url).path) if url.startswith("sqlite:") else ""
+    if not path.strip("/"):
         return None
-    path = unquote(urlsplit(url).path)
     # POSIX distinguishes two leading slashes from one; people who write a URL do not.
     return Path("/" + path.lstrip("/") if path.startswith("/") else path).absolute()
 

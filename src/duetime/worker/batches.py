@@ -192,7 +192,7 @@ class TaskBatch:
     """A batch of jobs. `id` is its name. Each method has an async version whose name ends in `_async`."""
 
     def __init__(self, app: "App", batch_id: str) -> None:
-        self.id = check_id(batch_id)
+        self.id = check_id(batch_id, "batch id")
         self.keepers = check_queue(app.namespace, KEEPERS)
         self._queue = check_queue(app.namespace, batch_id)
         self.app = app

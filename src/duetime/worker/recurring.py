@@ -53,7 +53,7 @@ class Recurring:
             raise InvalidRequest(
                 f"schedule name must have at most {MAX_SCHEDULE_NAME} characters, give another name=: {name!r}"
             )
-        self.name = check_id(name)
+        self.name = check_id(name, "schedule name")
         if missed not in get_args(Missed):
             raise InvalidRequest(f"missed must be one of {', '.join(get_args(Missed))}, got {missed!r:.60}")
         self.task = task

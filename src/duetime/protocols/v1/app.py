@@ -283,7 +283,7 @@ async def _report_delivery(on_delivery: Callable[[bool], Awaitable[None]], is_re
 
 def _schedule_path(namespace: str, name: str) -> QueuePath:
     """A schedule may have any name that a job may have as its id."""
-    return QueuePath(Queue(check_namespace(namespace), ""), check_id(name))
+    return QueuePath(Queue(check_namespace(namespace), ""), check_id(name, "schedule name"))
 
 
 def _check_names(names: Sequence[str]) -> QueuePath:
