@@ -3,13 +3,13 @@
 import pytest
 
 from duetime.cli.consume import read_lease, write_lease
-from duetime.cli.options import parse_attributes, parse_when
+from duetime.cli.options import parse_attributes
 from duetime.cli.output import body_text, preview, relative, safe
 from duetime.model.errors import InvalidId, InvalidName, InvalidRequest, InvalidTime
 from duetime.model.humanise import counted, span
 from duetime.model.job import Lease
 from duetime.model.names import Queue
-from duetime.model.when import When
+from duetime.model.when import When, read_due
 
 
 @pytest.mark.parametrize("job_id", ["j", "a:b/c d%41", "été ☃", "'$(rm)`", "x" * 128])
@@ -50,18 +50,18 @@ def test_a_wrong_lease_is_refused(text: str, error: type[Exception]) -> None:
     ],
 )
 def test_when(text: str, when: When) -> None:
-    assert parse_when(text) == when
+    assert read_due(text, zone=None) == when
 
 
 @pytest.mark.parametrize("text", ["", "soon", "10x", "-5s", "9" * 30, "1795236220.5"])
 def test_a_wrong_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidTime):
-        parse_when(text)
+        read_due(text, zone=None)
 
 
 def test_seconds_are_no_time_and_the_milliseconds_are_named() -> None:
     with pytest.raises(InvalidTime, match=r"give 1795236220000; a delay of over three years needs a unit: 1795236220s"):
-        parse_when("1795236220")
+        read_due("1795236220", zone=None)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ children = []
 for _ in range(3):
     pid = os.fork()
     if pid == 0:
-        while taken := client.queue("prefork").pop(ttr="1m", wait="2s"):
+        while taken := client.queue("prefork").pop(ttr="1m", wait="200ms"):
             os.write(1, f"{os.getpid()} {taken.id}\\n".encode())
             taken.ack()
         os._exit(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 from duetime.stores.open import open_store
 from duetime.wire.payload import counter_name
-from duetime.wire.worker_beats import PREFIX, WorkerBeat, beat_name, read_beats
+from duetime.wire.worker_beats import PREFIX, WorkerBeat, beat_name, find_workers, read_workers
 from tests.e2e.shell import Shell
 from tests.plugins.until import until
 from tests.worker.conftest import Start
@@ -17,13 +17,12 @@ __all__ = ["server"]
 
 async def test_a_worker_reports_its_host_and_pid(start: Start, url: str, sample: Any) -> None:
     worker = start("-c", "3", "--pool", "threads")
-    prefix = counter_name("default", PREFIX)
     store = await open_store(url)
     try:
-        await until(lambda: store.registry.counters(prefix), deadline_s=120)
-        [(beat, jobs)] = read_beats(await store.registry.counters(prefix), prefix)
-        assert (beat.pool, beat.concurrency, beat.queues, jobs) == ("threads", 3, "default,other", 0)
-        assert beat.pid == worker.process.pid
+        await until(lambda: store.registry.counters(counter_name("default", PREFIX)), deadline_s=120)
+        [found] = (await find_workers(store.registry, "default")).workers
+        assert (found.pool, found.concurrency, found.queues, found.jobs) == ("threads", 3, "default,other", 0)
+        assert found.pid == worker.process.pid
     finally:
         await store.close()
 
@@ -52,5 +51,5 @@ def test_the_last_beat_of_a_worker_counts_and_other_counters_do_not() -> None:
     name = beat_name(beat)
     assert len(name) <= 300
     older = PREFIX + "1/" + name.partition("/")[2].partition("/")[2]
-    found = read_beats({older: 9, name: 3, "workers/x/[]": 1, "workers/": 1, "workers/5/no": 2}, PREFIX)
-    assert [(one.host, one.pid, jobs) for one, jobs in found] == [("host", 7, 2)]
+    found = read_workers({older: 9, name: 3, "workers/x/[]": 1, "workers/": 1, "workers/5/no": 2}, {}, "")
+    assert [(one.host, one.pid, one.jobs) for one in found] == [("host", 7, 2)]

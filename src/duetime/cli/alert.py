@@ -92,9 +92,7 @@ def mail_server(options: MailOptions, target: Target) -> None:
     Examples:
         duetime alert mail-server --host smtp.example.com --from duetime@example.com --url redis://localhost
     """
-    server = MailServer(
-        options.host, options.sender, options.port, options.user, options.password, security=options.security
-    )
+    server = MailServer(**vars(options))
     settings = target.admin(
         "PUT",
         "/alerts/mail-server",

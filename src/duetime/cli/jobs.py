@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated
 
 from duetime.cli.consume import Shown, describe_move, show_each
-from duetime.cli.options import IdArgument, QueueArgument, Target, argument, flag, option, parse_when, takes_options
+from duetime.cli.options import IdArgument, QueueArgument, Target, argument, flag, option, takes_options
 from duetime.cli.output import (
     Answer,
     StateWord,
@@ -24,6 +24,7 @@ from duetime.model.clock import SystemClock, rfc3339
 from duetime.model.errors import DuetimeError, JobNotFound
 from duetime.model.job import Job, State, chunks
 from duetime.model.names import Queue, check_id
+from duetime.model.when import read_due
 
 PAGE = 100
 
@@ -57,7 +58,7 @@ def reschedule(
         duetime reschedule mail welcome-42 --delay 1h
         duetime reschedule mail welcome-42 --at 2027-01-01T00:00:00Z
     """
-    name, due = target.queue(queue), parse_when(when)
+    name, due = target.queue(queue), read_due(when, zone=None)
     delay = None if due.delay_ms is None else f"{due.delay_ms}ms"
     _for_each(target, name, ids, lambda client, chunk: client.send(calls.reschedule(name, chunk, delay, due.due_at)))
 

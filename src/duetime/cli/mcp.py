@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import asdict
-from ipaddress import ip_address
 from typing import Annotated, Any
 
 from duetime.cli.config import ConfigOption
@@ -12,6 +11,7 @@ from duetime.cli.options import Target, check_exists, flag, option, takes_option
 from duetime.journal.events import Entry, as_fields
 from duetime.journal.reader import lives_of, read_job
 from duetime.model.errors import InvalidSettings
+from duetime.model.settings import is_loopback
 
 EXTRA = "the MCP server needs the extra `mcp`: pip install duetime[mcp]"
 
@@ -58,7 +58,7 @@ def mcp(
         return [as_fields(entry) for life in lives_of(entries) for entry in life]
 
     host, port = _address(http) if http else ("", 0)
-    if http and not _is_loopback(host) and not (is_server and target.secret is None):
+    if http and not is_loopback(host) and not (is_server and target.secret is None):
         raise InvalidSettings(
             f"--http must be a loopback address such as 127.0.0.1:7780, got {http!r}: its callers would use your "
             "store or token. To serve others, connect to a server with --url http://... and without a token"
@@ -84,10 +84,3 @@ def _address(text: str) -> tuple[str, int]:
     if not host or not port.isdigit():
         raise InvalidSettings(f"--http must be HOST:PORT, such as 127.0.0.1:7780, got {text!r}")
     return host.strip("[]"), int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -18,11 +18,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from duetime.model.clock import SystemClock
-from duetime.model.errors import InvalidRequest, InvalidSettings, InvalidTime, StoreUnavailable
+from duetime.model.errors import InvalidRequest, InvalidSettings, StoreUnavailable
 from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_queue
-from duetime.model.when import When, read_when
 
 if TYPE_CHECKING:
     from duetime.cli.output import Answer
@@ -232,16 +230,6 @@ def located(error: StoreUnavailable, target: Target) -> StoreUnavailable:
         return error
     hint = "" if target.is_chosen else "; start one with `duetime serve --dev`, or name yours with --url or DUETIME_URL"
     return StoreUnavailable(f"{error.message} ({mask(target.address)}{hint})", **error.fields)
-
-
-def parse_when(text: str) -> When:
-    """A delay (`10s`, `5 minutes`, `90`) or an instant (`tomorrow 09:00`, RFC 3339, epoch milliseconds); times without
-    a zone are local.
-    """
-    when = read_when(text, now_ms=SystemClock().now_ms(), zone=None)
-    if when.delay_ms is not None and when.delay_ms < 0:
-        raise InvalidTime(f"time must not be in the past, got {text!r}")
-    return when
 
 
 def parse_attributes(pairs: list[str]) -> Mapping[str, str]:

@@ -96,12 +96,8 @@ class ScheduleOptions:
     )
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {
-            name: getattr(self, name) for name in ("queue", "tz", "missed", "overlap", "ttl", "tries", "priority")
-        }
-        fields["attributes"] = dict(parse_attributes(self.attribute))
-        given = {"every": self.every, "cron": self.cron, "task": self.task}
-        fields |= {name: value for name, value in given.items() if value is not None}
+        fields: dict[str, Any] = {name: value for name, value in vars(self).items() if value is not None}
+        fields["attributes"] = dict(parse_attributes(fields.pop("attribute")))
         if self.body is not None:
             fields["body"] = read_body(self.body)
         if self.arguments is not None:

@@ -73,16 +73,7 @@ def list_tokens(target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
         duetime token list --url http://user:password@host:7778
     """
     known = NamespaceTokens(target, pool).list_tokens()
-    documents = [
-        {
-            "namespace": target.space,
-            "pool": pool,
-            "label": one.label,
-            "description": one.description,
-            "scopes": one.scopes,
-        }
-        for one in known
-    ]
+    documents = [{"namespace": target.space, "pool": pool, **vars(one)} for one in known]
     columns = {
         "label": [one.label for one in known],
         "may": [" ".join(one.scopes) for one in known],

@@ -27,7 +27,7 @@ from duetime.cli.options import Target, check_exists, flag, option, takes_option
 from duetime.cli.output import Answer, queue_document
 from duetime.cli.queues import SomeQueues, describe_rules, status_document
 from duetime.client import Client
-from duetime.client.calls import QueueStatus
+from duetime.client.calls import QueueStatus, size
 from duetime.client.client import QueueClient
 from duetime.model.clock import duration_ms, rfc3339
 from duetime.model.errors import DuetimeError, InvalidRequest, StoreUnavailable
@@ -353,12 +353,12 @@ def monitor(
     documents = [
         {
             **queue_document(one.queue),
-            "size": _size(one),
+            "size": size(one.counts),
             "ready": one.counts.ready,
             "delayed": one.counts.delayed,
             "leased": one.counts.leased,
             "dead": one.counts.dead,
-            "late_ms": _late(one),
+            "late_ms": one.late_ms,
             "paused": one.rules.paused,
             "alerts": alert,
         }
@@ -366,12 +366,12 @@ def monitor(
     ]
     columns = {
         "queue": [one.queue.name for one in found],
-        "size ": [f"{_size(one):,}" for one in found],
+        "size ": [f"{size(one.counts):,}" for one in found],
         "ready ": [f"{one.counts.ready:,}" for one in found],
         "delayed ": [f"{one.counts.delayed:,}" for one in found],
         "running ": [f"{one.counts.leased:,}" for one in found],
         "failed ": [f"{one.counts.dead:,}" for one in found],
-        "late ": [span(_late(one)) if _late(one) else "-" for one in found],
+        "late ": [span(one.late_ms) if one.late_ms else "-" for one in found],
         "status": [f"ALERT: {', '.join(alert)}" if alert else "OK" for alert in alerts],
     }
     target.answer.table(documents, columns)
@@ -381,16 +381,8 @@ def monitor(
 
 def _alerts(one: QueueStatus, thresholds: Thresholds, late_ms: int) -> Sequence[str]:
     over = (
-        (thresholds.most, _size(one), "size"),
+        (thresholds.most, size(one.counts), "size"),
         (thresholds.max_failed, one.counts.dead, "failed"),
-        (late_ms, _late(one), "late"),
+        (late_ms, one.late_ms, "late"),
     )
     return [name for limit, value, name in over if limit and value >= limit]
-
-
-def _size(one: QueueStatus) -> int:
-    return one.counts.total - one.counts.dead
-
-
-def _late(one: QueueStatus) -> int:
-    return max(one.counts.now - one.next_at, 0) if one.next_at is not None else 0

@@ -52,16 +52,8 @@ class TopicOptions:
     ] = field(default_factory=list[str])
 
     def fields(self) -> dict[str, Any]:
-        given = {
-            "name": self.name,
-            "delay": self.delay,
-            "method": self.method,
-            "timeout": self.timeout,
-            "retry_if": self.retry_if,
-            "priority": self.priority,
-            "alert": self.alert or None,
-        }
-        return {name: value for name, value in given.items() if value is not None} | dict(map(_pair, self.more))
+        given = {name: value for name, value in vars(self).items() if value not in (None, []) and name != "more"}
+        return given | dict(map(_pair, self.more))
 
 
 def _pair(text: str) -> tuple[str, str]:

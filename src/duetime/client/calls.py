@@ -398,6 +398,11 @@ class QueueStatus:
     rules: QueueRules
     next_at: int | None
 
+    @property
+    def late_ms(self) -> int:
+        """How long its first waiting job has been due."""
+        return max(self.counts.now - self.next_at, 0) if self.next_at is not None else 0
+
 
 def status(queue: Queue) -> Call[QueueStatus]:
     async def run(engine: "Engine") -> QueueStatus:

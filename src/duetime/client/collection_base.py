@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from duetime.client.call import Call
 from duetime.client.calls import ClientLeases
 from duetime.client.checks import check_callable, error_text
+from duetime.client.event_loop import LoopThread
 from duetime.client.job_building import encode_json
 from duetime.consumer.held_leases import Answer, HeldLeases
 from duetime.duties import run_duty
@@ -151,9 +152,7 @@ class Subscription:
         self._consumer = consumer
         self._ttr = ttr
         self._closed = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._leases = HeldLeases(lambda: ClientLeases(self._send), ttr_ms, self._loop.create_task)
-        self._renewal = self._loop.create_task(run_duty(self._leases))
+        self._leases = HeldLeases(lambda: ClientLeases(self._send), ttr_ms, asyncio.create_task)
         self._thread = threading.Thread(target=self._run, name="duetime subscription", daemon=True)
         self._thread.start()
 
@@ -163,23 +162,22 @@ class Subscription:
         self._thread.join()
 
     def _run(self) -> None:
-        renewing = threading.Thread(target=self._renew, name="duetime lease renewal", daemon=True)
-        renewing.start()
         outage = Outage()
-        while not self._closed.is_set():
-            try:
-                taken = self._queue.poll("1s", ttr=self._ttr)
-                if taken:
-                    asyncio.run_coroutine_threadsafe(self._hold(taken.lease), self._loop).result()
-                    asyncio.run_coroutine_threadsafe(self._report(taken, self._consume(taken)), self._loop).result()
-            except (DuetimeError, ValueError) as error:
-                if outage.failed():
-                    log.warning("subscription_error", extra={"error": str(error)})
-                self._closed.wait(outage.pause_s)
-            else:
-                outage.worked()
-        self._loop.call_soon_threadsafe(self._renewal.cancel)
-        renewing.join()
+        with LoopThread("duetime lease renewal") as renewing:
+            renewal = renewing.run(self._begin_renewal())
+            while not self._closed.is_set():
+                try:
+                    taken = self._queue.poll("1s", ttr=self._ttr)
+                    if taken:
+                        renewing.run(self._hold(taken.lease))
+                        renewing.run(self._report(taken, self._consume(taken)))
+                except (DuetimeError, ValueError) as error:
+                    if outage.failed():
+                        log.warning("subscription_error", extra={"error": str(error)})
+                    self._closed.wait(outage.pause_s)
+                else:
+                    outage.worked()
+            renewing.run(self._end_renewal(renewal))
 
     def _consume(self, taken: "Taken") -> str:
         """Returns what the consumer failed with, empty if it did not fail."""
@@ -192,10 +190,12 @@ class Subscription:
 
     # --- in the thread that renews
 
-    def _renew(self) -> None:
-        with suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._renewal)
-        self._loop.close()
+    async def _begin_renewal(self) -> "asyncio.Task[None]":
+        return asyncio.create_task(run_duty(self._leases))
+
+    async def _end_renewal(self, renewal: "asyncio.Task[None]") -> None:
+        renewal.cancel()
+        await asyncio.gather(renewal, return_exceptions=True)
 
     async def _send(self, call: Call[Any]) -> Any:
         # Nothing else runs in this loop, so the call may block it.
@@ -208,7 +208,7 @@ class Subscription:
         if error:
             await self._leases.release(taken.lease, delay_ms=self.RELEASE_DELAY_S * 1000, error=error)
             return
-        acked: asyncio.Future[Answer] = self._loop.create_future()
+        acked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._leases.ack(taken.lease, acked.set_result)
         if isinstance(answer := await acked, DuetimeError):
             raise answer

@@ -27,9 +27,9 @@ from duetime import __version__
 from duetime.client import AsyncClient, connect_async
 from duetime.client.calls import QueueStatus
 from duetime.model.clock import SystemClock, rfc3339
-from duetime.model.errors import DuetimeError, InvalidRequest
+from duetime.model.errors import DuetimeError
 from duetime.model.job import Job, Moved, State
-from duetime.model.when import When, read_when
+from duetime.model.when import When, read_due
 
 INSTRUCTIONS = """Duetime is a delayed job queue. A job is delayed, ready, leased (running) or dead (failed for good).
 Begin with `problems` or `list_queues`. Times in answers are UTC. Durations are texts such as "90s", "10m", "1h30m".
@@ -178,7 +178,7 @@ class Tools:
         """Current problems: queues with dead letters, late jobs, and paused queues with waiting jobs."""
         found: list[Answer] = []
         for one in await self._clients.of(context).queues():
-            name, late = one.queue.name, _late_ms(one)
+            name, late = one.queue.name, one.late_ms
             if one.counts.dead:
                 found.append({"queue": name, "problem": f"{one.counts.dead} dead letters", "see": "failures"})
             if late > late_s * 1000:
@@ -214,7 +214,7 @@ class Tools:
     ) -> Answer:
         """Add a job that is due at a time. An existing job with this id is kept."""
         client = self._clients.of(context).queue(queue)
-        due = _when(when)
+        due = read_due(when, zone=UTC)
         if dry_run:
             [known] = await client.get_many([job_id]) if job_id else [None]
             due_at = due.due_at or SystemClock().now_ms() + (due.delay_ms or 0)
@@ -235,7 +235,7 @@ class Tools:
         self, context: Context[Any, Any], queue: QueueName, job_id: JobId, when: Time, dry_run: DryRun = False
     ) -> Answer:
         """Change when a waiting job is due. Running and dead jobs are refused."""
-        due = _when(when)
+        due = read_due(when, zone=UTC)
         if dry_run:
             return await self._would("reschedule", context, queue, [job_id])
         client = self._clients.of(context).queue(queue)
@@ -347,13 +347,6 @@ async def _tried(work: Awaitable[Moved]) -> Answer:
         return {"error": error.code, "message": error.message}
 
 
-def _when(text: str) -> When:
-    when = read_when(text, now_ms=SystemClock().now_ms(), zone=UTC)
-    if when.delay_ms is not None and when.delay_ms < 0:
-        raise InvalidRequest(f"time must not be in the past, got {text!r}")
-    return when
-
-
 def _push_fields(job_id: str | None, due: When) -> Any:
     fields: Answer = {"due_at": due.due_at} if due.due_at is not None else {"delay": f"{due.delay_ms}ms"}
     return {**fields, **({"id": job_id} if job_id else {})}
@@ -367,14 +360,10 @@ def _status(one: QueueStatus) -> Answer:
         "ready": counts.ready,
         "leased": counts.leased,
         "dead": counts.dead,
-        "late_ms": _late_ms(one),
+        "late_ms": one.late_ms,
         "next_due": rfc3339(one.next_at) if one.next_at else None,
         "paused": one.rules.paused,
     }
-
-
-def _late_ms(one: QueueStatus) -> int:
-    return max(one.counts.now - one.next_at, 0) if one.next_at is not None else 0
 
 
 def _job(job: Job, *, whole: bool = False) -> Answer:

@@ -15,6 +15,7 @@ from cronsim import CronSim, CronSimError
 
 from duetime.model.clock import Duration, duration_ms, time_zone
 from duetime.model.errors import InvalidRequest, InvalidTime
+from duetime.model.humanise import exact_duration
 
 Missed = Literal["last", "all", "none"]
 """Which runs are made up for that were due while nothing ran schedules."""
@@ -25,7 +26,6 @@ Overlap = Literal["allow", "skip"]
 LEAST_MS = 1_000
 MAX_CRON = 255
 """The longest cron expression; the console explains it in words."""
-UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 GRACE_MS = 60_000
 """A run that is late by less than this was not missed."""
 MOST_RUNS = 100
@@ -56,8 +56,7 @@ class Every:
     @property
     def text(self) -> str:
         """The interval in the largest unit that says it exactly: `every 90s`, `every 1h`."""
-        unit, length_ms = next(one for one in UNITS if self.interval_ms % one[1] == 0)
-        return f"every {self.interval_ms // length_ms}{unit}"
+        return f"every {exact_duration(self.interval_ms)}"
 
     def after(self, at: int) -> int:
         return (at // self.interval_ms + 1) * self.interval_ms

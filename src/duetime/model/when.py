@@ -8,7 +8,7 @@ import re
 from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
 
-from duetime.model.clock import MAX_DURATION, MAX_TIME_TEXT, bare_instant_ms, duration_ms, instant_ms
+from duetime.model.clock import MAX_DURATION, MAX_TIME_TEXT, SystemClock, bare_instant_ms, duration_ms, instant_ms
 from duetime.model.errors import InvalidTime
 
 EXAMPLES = "10m, 1h30, tomorrow 09:00 or 2026-11-15 09:00"
@@ -61,6 +61,14 @@ def read_when(text: str, *, now_ms: int, zone: tzinfo | None) -> When:
         if (found := read(lower if read is not _date else given, now_ms, zone)) is not None:
             return found
     raise InvalidTime(f"time must be like {EXAMPLES}, got {given!r}")
+
+
+def read_due(text: str, *, zone: tzinfo | None) -> When:
+    """Reads when a job is due, now or later by the host's clock. Raises InvalidTime."""
+    when = read_when(text, now_ms=SystemClock().now_ms(), zone=zone)
+    if when.delay_ms is not None and when.delay_ms < 0:
+        raise InvalidTime(f"time must not be in the past, got {text!r}")
+    return when
 
 
 def _delay(text: str, now_ms: int, zone: tzinfo | None) -> When | None:

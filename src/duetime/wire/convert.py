@@ -109,8 +109,7 @@ def _unbase64(text: str, what: str) -> bytes:
 
 
 def push_in(job: NewJob, if_exists: IfExists) -> PushIn:
-    fields = job_in(job)
-    return PushIn(**{name: getattr(fields, name) for name in fields.__struct_fields__}, if_exists=if_exists)
+    return PushIn(**msgspec.structs.asdict(job_in(job)), if_exists=if_exists)
 
 
 def job_in(job: NewJob) -> JobIn:
@@ -220,27 +219,12 @@ def delivery_out(delivery: Delivery) -> DeliveryOut:
 
 
 def job_out(job: Job) -> JobOut:
-    body, b64 = write_body(job.body)
-    return JobOut(
-        namespace=job.queue.namespace,
-        queue=job.queue.name,
-        id=job.id,
-        born=job.born,
-        state=job.state,
-        due_at=job.due_at,
-        priority=PRIORITY_OUT[job.priority],
-        tries=job.tries,
-        body=body,
-        body_b64=b64,
-        used=job.used,
-        attempt=job.attempt,
-        expires_at=job.expires_at,
-        lease_until=job.lease_until,
-        dead_at=job.dead_at,
-        reason=job.reason,
-        error=job.error,
-        attributes=dict(job.attributes),
-    )
+    fields = msgspec.structs.asdict(job)
+    fields["namespace"], fields["queue"] = job.queue
+    fields["priority"] = PRIORITY_OUT[job.priority]
+    fields["body"], fields["body_b64"] = write_body(job.body)
+    fields["attributes"] = dict(job.attributes)
+    return JobOut(**fields)
 
 
 def counts_out(counts: Counts) -> CountsOut:
@@ -342,24 +326,11 @@ def delivery(namespace: str, message: DeliveryOut) -> Delivery:
 
 
 def job(message: JobOut) -> Job:
-    return Job(
-        queue=Queue(message.namespace, message.queue),
-        id=message.id,
-        born=message.born,
-        state=message.state,
-        body=read_body(message.body, message.body_b64),
-        due_at=message.due_at,
-        priority=_PRIORITIES[message.priority],
-        tries=message.tries,
-        used=message.used,
-        attempt=message.attempt,
-        expires_at=message.expires_at,
-        lease_until=message.lease_until,
-        dead_at=message.dead_at,
-        reason=message.reason,
-        error=message.error,
-        attributes=message.attributes,
-    )
+    fields = msgspec.structs.asdict(message)
+    fields["queue"] = Queue(fields.pop("namespace"), message.queue)
+    fields["priority"] = _PRIORITIES[message.priority]
+    fields["body"] = read_body(message.body, fields.pop("body_b64"))
+    return Job(**fields)
 
 
 def counts(message: CountsOut) -> Counts:

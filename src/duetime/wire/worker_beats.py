@@ -116,11 +116,6 @@ def read_workers(beats: Mapping[str, int], runs: Mapping[str, int], prefix: str)
     return found
 
 
-def read_beats(counters: Mapping[str, int], prefix: str) -> list[tuple[WorkerBeat, int]]:
-    """The workers of these counters, each with the number of its running jobs at its last beat."""
-    return [(beat, jobs) for _, beat, jobs in _latest(counters, prefix)]
-
-
 def _latest(counters: Mapping[str, int], prefix: str) -> list[tuple[int, WorkerBeat, int]]:
     """The last beat of each worker, with its number and the number of its running jobs."""
     found: dict[tuple[str, int], tuple[int, WorkerBeat, int]] = {}

@@ -106,11 +106,6 @@ class LoadChoices:
     ] = None
 
 
-@dataclass(frozen=True)
-class CancelChoices:
-    journal: Annotated[str | None, option("DIR", "The journal's folder, for a store that journals.")] = None
-
-
 @takes_options
 def schedule(table: TableRows, jobs: JobExpressions, choices: LoadChoices, spark: SparkOptions, target: Target) -> None:
     """Make jobs out of the rows of a table, exactly once.
@@ -145,7 +140,12 @@ def schedule(table: TableRows, jobs: JobExpressions, choices: LoadChoices, spark
 
 
 @takes_options
-def cancel(table: TableRows, choices: CancelChoices, spark: SparkOptions, target: Target) -> None:
+def cancel(
+    table: TableRows,
+    spark: SparkOptions,
+    target: Target,
+    journal: Annotated[str | None, option("DIR", "The journal's folder, for a store that journals.")] = None,
+) -> None:
     """Cancel the jobs that the rows of a table name.
 
     --id is the column or expression with their ids. Rows without a job change nothing.
@@ -157,7 +157,7 @@ def cancel(table: TableRows, choices: CancelChoices, spark: SparkOptions, target
     if not table.id:
         raise InvalidRequest("--id is missing: jobs are cancelled by their id")
     batch = f"cancel-{table.queue[:150]}-{IdMaker().make()}"
-    fields = {"batch": batch, "mode": "cancel", "journal": choices.journal}
+    fields = {"batch": batch, "mode": "cancel", "journal": journal}
     _load(table, table.selection(), fields, spark, target)
 
 
