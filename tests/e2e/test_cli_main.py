@@ -63,6 +63,7 @@ def test_without_the_extra_the_error_says_what_to_install(command: str, extra: s
         (2, "invalid_settings", ["queue", "list", "--url", "localhost:7777"]),
         (2, "invalid_settings", ["queue", "list", "--url", "sqlite"]),
         (3, "store_unavailable", ["queue", "list", "--url", "http://127.0.0.1:9"]),
+        (3, "store_unavailable", ["queue", "list", "--url", "HTTP://127.0.0.1:9"]),
         (3, "store_unavailable", ["push", "mail", "x", "--url", "sqlite:///nowhere/at/all.db"]),
     ],
 )

@@ -240,6 +240,7 @@ async def _caller(port: int, token: str) -> AsyncIterator[Client]:
         (["--url", "sqlite:jobs.db", "--http", "0.0.0.0:7780"], "must be a loopback address"),
         (["--url", "http://127.0.0.1:1", "--token", "t", "--http", "0.0.0.0:7780"], "must be a loopback address"),
         (["--http", "7780"], "must be HOST:PORT"),
+        (["--http", "127.0.0.1:65536"], "must be HOST:PORT"),
     ],
 )
 def test_addresses_that_would_let_others_in_are_refused(shell: Shell, arguments: list[str], error: str) -> None:

@@ -221,4 +221,4 @@ def _refusal(status: int, content: bytes) -> DuetimeError:
         return convert.error(msgspec.json.decode(content, type=messages.ErrorOut))
     except msgspec.MsgspecError:
         text = content.decode(errors="replace")[:200]
-        return DuetimeError(f"the server answered {status}: {text}", status=status)
+        return DuetimeError(f"the server answered {status}, but not as the API of Duetime does: {text}", status=status)

@@ -32,7 +32,7 @@ def is_http(url: str) -> bool:
     """Raises InvalidSettings if the URL is not a text."""
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidSettings(f"the URL of a store or server must be text, got {url!r}")
-    return url.startswith(("http:", "https:"))
+    return url[:6].lower().startswith(("http:", "https:"))
 
 
 def check_url(url: str) -> None:
