@@ -7,8 +7,9 @@ printed on standard error as soon as it is known; the sums come at the end, on s
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,17 +22,7 @@ from duetime.client import Client, calls
 from duetime.client.job_building import JobFields
 from duetime.model.clock import SystemClock, duration_ms, instant_ms
 from duetime.model.errors import NOT_JSON, DuetimeError, InvalidRequest, StoreUnavailable
-from duetime.model.job import (
-    DEFAULT_TRIES,
-    STEP_BYTES,
-    STEP_JOBS,
-    Event,
-    IfExists,
-    Moved,
-    NewJob,
-    Priority,
-    payload_bytes,
-)
+from duetime.model.job import DEFAULT_TRIES, IfExists, Moved, NewJob, Priority, chunks, payload_bytes
 from duetime.model.names import Queue, check_queue
 from duetime.wire import convert
 from duetime.wire.messages import JobIn
@@ -44,32 +35,8 @@ class LinesRefused(DuetimeError):
     status = 409
 
 
-@dataclass
-class LoadCounts:
-    """Counts the lines by outcome."""
-
-    accepted: int = 0
-    kept: int = 0
-    replaced: int = 0
-    failed: int = 0
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def pushed(self) -> int:
-        return self.accepted + self.kept + self.replaced
-
-    @property
-    def seconds(self) -> float:
-        return max(time.monotonic() - self.started, 1e-6)
-
-    def count(self, moved: Moved) -> None:
-        match moved.event:
-            case Event.KEPT:
-                self.kept += 1
-            case Event.REPLACED:
-                self.replaced += 1
-            case _:
-                self.accepted += 1
+OUTCOMES = {"accepted": "accepted", "kept": "kept", "replaced": "replaced", "failed": "refused"}
+"""What happens to a line, as programs and as people read it."""
 
 
 @dataclass(frozen=True)
@@ -85,40 +52,28 @@ class Loader:
     def __init__(
         self, client: Client, queue: Queue | None, name: str, defaults: JobFields, if_exists: IfExists, *, as_json: bool
     ) -> None:
-        self.counts = LoadCounts()
+        self.counts = Counter[str]()
         self._client = client
         self._queue = queue
         self._name = name
         self._defaults = defaults
         self._if_exists = if_exists
         self._as_json = as_json
-        self._last_line = 0
+        self._last_line = self._bytes_read = 0
 
     def run(self, source: BinaryIO, advance_to: Callable[[int], None]) -> None:
         """Calls `advance_to` with the bytes read so far."""
-        for chunk, bytes_read in self._chunks(source):
-            if chunk:
-                self._send(chunk)
-                self._last_line = chunk[-1].number
-            advance_to(bytes_read)
+        lines = self._lines(source)
+        for chunk in chunks(lines, size=lambda line: payload_bytes(line.job), key=lambda line: line.queue):
+            self._send(chunk)
+            self._last_line = chunk[-1].number
+            advance_to(self._bytes_read)
 
-    def _chunks(self, source: BinaryIO) -> Iterator[tuple[list[FileLine], int]]:
-        """The lines of one call after the other, with the bytes read so far."""
-        chunk: list[FileLine] = []
-        size = bytes_read = 0
+    def _lines(self, source: BinaryIO) -> Iterator[FileLine]:
         for number, raw in enumerate(source, 1):
-            bytes_read += len(raw)
-            line = self._read(number, raw)
-            if line is None:
-                continue
-            more = payload_bytes(line.job)
-            is_full = len(chunk) == STEP_JOBS or size + more > STEP_BYTES
-            if chunk and (is_full or chunk[0].queue != line.queue):
-                yield chunk, bytes_read
-                chunk, size = [], 0
-            chunk.append(line)
-            size += more
-        yield chunk, bytes_read
+            self._bytes_read += len(raw)
+            if (line := self._read(number, raw)) is not None:
+                yield line
 
     def _read(self, number: int, raw: bytes) -> FileLine | None:
         if not raw.strip():
@@ -145,7 +100,7 @@ class Loader:
                 raise self._interrupted(error) from error
         for line, answer in zip(chunk, answers, strict=True):
             if isinstance(answer, Moved):
-                self.counts.count(answer)
+                self.counts[answer.event] += 1
             elif answer is not None:
                 self._refuse(line.number, answer)
 
@@ -154,7 +109,7 @@ class Loader:
         return StoreUnavailable(f"{error.message} ({done})", line=self._last_line, **error.fields)
 
     def _refuse(self, number: int, error: DuetimeError) -> None:
-        self.counts.failed += 1
+        self.counts["failed"] += 1
         if self._as_json:
             document = {"file": self._name, "line": number, **error_document(error)}
             text = msgspec.json.encode(document).decode()
@@ -232,12 +187,13 @@ def _listed(given: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
 def load_file(target: Target, queue: Queue | None, path: Path, defaults: JobFields, if_exists: IfExists) -> None:
     """Push every line, into its own queue if none is given; LinesRefused at the end if some could not be."""
     name = "standard input" if str(path) == "-" else str(path)
+    started = time.monotonic()
     with target.connect(new=True) as client:
         loader = Loader(client, queue, name, defaults, if_exists, as_json=target.json)
         size = path.stat().st_size if path.is_file() else None
         with _open(path) as source, show_progress(name, as_json=target.json, total=size, unit="bytes") as progress:
             loader.run(source, progress.advance_to)
-    _report(loader.counts, queue, name, target)
+    _report(loader.counts, max(time.monotonic() - started, 1e-6), queue, name, target)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -249,23 +205,18 @@ def _open(path: Path) -> BinaryIO:
         raise InvalidRequest(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def _report(counts: LoadCounts, queue: Queue | None, name: str, target: Target) -> None:
+def _report(counts: Counter[str], seconds: float, queue: Queue | None, name: str, target: Target) -> None:
+    lines, failed = counts.total(), counts["failed"]
+    rate = (lines - failed) / seconds
     document = {
         **(queue_document(queue) if queue else {"namespace": target.space, "queue": None}),
         "file": name,
-        "accepted": counts.accepted,
-        "kept": counts.kept,
-        "replaced": counts.replaced,
-        "failed": counts.failed,
-        "seconds": round(counts.seconds, 3),
-        "jobs_per_second": round(counts.pushed / counts.seconds, 1),
+        **{outcome: counts[outcome] for outcome in OUTCOMES},
+        "seconds": round(seconds, 3),
+        "jobs_per_second": round(rate, 1),
     }
-    parts = [f"{counts.accepted:,} accepted"]
-    parts += [f"{counts.kept:,} kept"] if counts.kept else []
-    parts += [f"{counts.replaced:,} replaced"] if counts.replaced else []
-    parts += [f"{counts.failed:,} refused"] if counts.failed else []
-    rate = f"{counts.pushed / counts.seconds:,.0f} jobs/s"
-    text = f"{queue or target.space}: {', '.join(parts)} in {counts.seconds:.1f}s ({rate})"
+    parts = [f"{counts[one]:,} {word}" for one, word in OUTCOMES.items() if counts[one] or one == "accepted"]
+    text = f"{queue or target.space}: {', '.join(parts)} in {seconds:.1f}s ({rate:,.0f} jobs/s)"
     target.answer.show(document, text)
-    if counts.failed:
-        raise LinesRefused(f"{counts.failed:,} of {counts.failed + counts.pushed:,} lines of {name} were not pushed")
+    if failed:
+        raise LinesRefused(f"{failed:,} of {lines:,} lines of {name} were not pushed")
