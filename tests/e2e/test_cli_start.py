@@ -3,13 +3,9 @@
 import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
-import typer
 
-from duetime.cli.commands import PANELS, Command
-from duetime.cli.program import app
 from tests.e2e.conftest import Serve
 from tests.e2e.shell import Shell
 
@@ -118,16 +114,6 @@ def test_completing_the_name_of_a_command_imports_no_command(shell: Shell, shell
     fish = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     modules = loaded(shell, _DUETIME_COMPLETE=f"complete_{shell_name}", **asked, **fish)
     assert not modules & {*SLOW, "duetime.client", "duetime.cli.queues"}
-
-
-def test_the_first_sentences_in_the_table_are_those_of_the_functions() -> None:
-    commands: Any = typer.main.get_command(app).commands
-    for row in (row for rows in PANELS.values() for row in rows):
-        pairs = [(row, commands[row.name])]
-        if not isinstance(row, Command):
-            pairs = [(verb, commands[row.name].commands[verb.name]) for verb in row.commands]
-        for verb, command in pairs:
-            assert verb.summary == " ".join(command.help.split("\n\n")[0].split()), verb.function
 
 
 @pytest.mark.parametrize(

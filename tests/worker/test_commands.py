@@ -94,6 +94,7 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
         assert ran.code == 2, ran
         assert ran.err.startswith("duetime: ")
     stored = Shell(f"sqlite:{tmp_path}/jobs.db", tmp_path)
+    stored.ok("migrate")
     for command in ("output", "progress"):
         assert stored.run("worker", command, "mail", "").code == 2
     quiet = stored.ok("worker", "output", "mail", "j")

@@ -11,7 +11,7 @@ import msgspec
 
 from duetime.alerts import problems as alerts
 from duetime.alerts.senders import MailServer
-from duetime.cli.options import Target, argument, option, takes_options
+from duetime.cli.options import Target, argument, option
 from duetime.cli.output import moment, safe
 from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError
@@ -29,7 +29,6 @@ class NotSent(DuetimeError):
     status = 502
 
 
-@takes_options
 def add(
     address: Address,
     target: Target,
@@ -57,7 +56,6 @@ def add(
         target.answer.note("no mail server is set: duetime alert mail-server --host HOST --from ADDRESS")
 
 
-@takes_options
 def remove(address: Address, target: Target) -> None:
     """Stop sending alerts to this address, or to the channel of this name.
 
@@ -85,7 +83,6 @@ class MailOptions:
     security: Annotated[str, option(None, "starttls, ssl or none.")] = "starttls"
 
 
-@takes_options
 def mail_server(options: MailOptions, target: Target) -> None:
     """Set the mail server that sends to plain mail addresses.
 
@@ -103,7 +100,6 @@ def mail_server(options: MailOptions, target: Target) -> None:
     target.answer.show(settings, f"mails go through {safe(options.host)}")
 
 
-@takes_options
 def list_alerts(target: Target) -> None:
     """Show the recipients of alerts, and the open problems.
 
@@ -128,7 +124,6 @@ def list_alerts(target: Target) -> None:
         answer.console.print("problem   none")
 
 
-@takes_options
 def test(target: Target) -> None:
     """Send a test alert to every address and show which were reached.
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from msgspec.structs import asdict
 
-from duetime.cli.options import Target, YesOption, argument, check_exists, flag, takes_options
+from duetime.cli.options import Target, YesOption, argument, check_exists, flag
 from duetime.cli.output import moment, safe
 from duetime.model.clock import SystemClock
 from duetime.model.errors import NotFound
@@ -19,7 +19,6 @@ BatchArgument = Annotated[str, argument("BATCH", "The id of the batch, which is 
 COUNTS = ("total", "waiting", "running", "done", "failed", "cancelled", "expired")
 
 
-@takes_options
 def list_batches(target: Target) -> None:
     """List the batches of the namespace that are open or have failed jobs.
 
@@ -46,7 +45,6 @@ def list_batches(target: Target) -> None:
     target.answer.table([_document(one, target) for one in found], columns, nothing=f"no batches in {target.space}")
 
 
-@takes_options
 def show(batch: BatchArgument, target: Target) -> None:
     """Show the progress of a batch, or its result until seven days after its end.
 
@@ -57,7 +55,6 @@ def show(batch: BatchArgument, target: Target) -> None:
         _show(app.find_batch(batch).status(), target)
 
 
-@takes_options
 def pause(batch: BatchArgument, target: Target) -> None:
     """Start no more jobs of a batch until it is resumed; running jobs finish.
 
@@ -67,7 +64,6 @@ def pause(batch: BatchArgument, target: Target) -> None:
     _change(batch, target, TaskBatch.pause)
 
 
-@takes_options
 def resume(batch: BatchArgument, target: Target) -> None:
     """Let the jobs of a batch start again.
 
@@ -84,7 +80,6 @@ def _change(batch: str, target: Target, change: Callable[[TaskBatch], object]) -
         _show(found.status(), target)
 
 
-@takes_options
 def cancel(
     batch: BatchArgument,
     target: Target,
@@ -103,7 +98,6 @@ def cancel(
         _show(found.cancel(), target)
 
 
-@takes_options
 def shift(
     batch: BatchArgument,
     by: Annotated[str, argument("TIME", "By how much, as 90s or 1h30m.")],

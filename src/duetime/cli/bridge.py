@@ -4,7 +4,7 @@ import dataclasses
 import signal
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ import typer
 
 from duetime.bridges.foreign import BridgeOptions, ForeignQueues, Sizes, open_foreign
 from duetime.bridges.relay import PushCall, Relay, bury
-from duetime.cli.options import Target, argument, file_exists, flag, option, takes_options
+from duetime.cli.options import Target, argument, file_exists, flag, option
 from duetime.cli.output import note, safe
 from duetime.cli.progress import show_progress
 from duetime.client import calls
@@ -52,14 +52,9 @@ class ForeignPlace:
     ] = None
     buckets: Annotated[int, option("N", "php-delayqueue: its number of buckets.", min=1)] = 2
 
-    @contextmanager
-    def opened(self) -> Generator[ForeignQueues]:
+    def opened(self) -> closing[ForeignQueues]:
         options = BridgeOptions(self.prefix, self.retry_after, self.handler, self.buckets)
-        foreign = open_foreign(self.system, self.source, options)
-        try:
-            yield foreign
-        finally:
-            foreign.close()
+        return closing(open_foreign(self.system, self.source, options))
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,6 @@ class Direction:
             raise
 
 
-@takes_options
 def list_queues(place: ForeignPlace, target: Target) -> None:
     """List the queues of another system, with their sizes and lateness.
 
@@ -91,7 +85,6 @@ def list_queues(place: ForeignPlace, target: Target) -> None:
         _show(foreign, target)
 
 
-@takes_options
 def watch(
     place: ForeignPlace,
     target: Target,
@@ -146,7 +139,6 @@ def _late(sizes: Sizes) -> str:
     return span(late_ms) if late_ms > 0 else "-"
 
 
-@takes_options
 def relay(
     place: ForeignPlace,
     direction: Direction,
@@ -169,7 +161,6 @@ def relay(
     _move(place, direction, target, follow=True, back=back)
 
 
-@takes_options
 def drain(
     place: ForeignPlace,
     direction: Direction,
@@ -303,7 +294,6 @@ class ImportedQueue:
         return fields | {"verified": self.is_verified}
 
 
-@takes_options
 def import_all(place: ForeignPlace, options: ImportOptions, target: Target) -> None:
     """Move all queues of another system to Duetime, then end.
 
@@ -349,18 +339,12 @@ def import_all(place: ForeignPlace, options: ImportOptions, target: Target) -> N
         raise typer.Exit(1)
 
 
-@contextmanager
-def _dead_letters(place: ForeignPlace) -> Generator[ForeignQueues | None]:
+def _dead_letters(place: ForeignPlace) -> AbstractContextManager[ForeignQueues | None]:
     if place.system is not System.LMSTFY:
-        yield None
-        return
+        return nullcontext()
     from duetime.bridges.lmstfy import LmstfyDeadLetters  # noqa: PLC0415 (needs a driver of its own)
 
-    dead = LmstfyDeadLetters(place.source)
-    try:
-        yield dead
-    finally:
-        dead.close()
+    return closing(LmstfyDeadLetters(place.source))
 
 
 def _ours(system: System, name: str, target: Target) -> Queue:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from duetime import __version__
-from duetime.cli.options import AnswerForm, option, takes_options
+from duetime.cli.options import AnswerForm, option
 from duetime.model.errors import InvalidSettings
 from duetime.model.masking import mask
 from duetime.model.settings import CONFIG_VARIABLE, FIELDS, FILE, Settings, load, parse_file, row, shown, variable
@@ -40,7 +40,6 @@ def file_version(config: str | None) -> object:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-@takes_options
 def config(form: AnswerForm, config: ConfigOption = None) -> None:
     """Print the effective settings and their sources; passwords are masked.
 
@@ -84,7 +83,6 @@ def _document(settings: Settings) -> dict[str, Any]:
     }
 
 
-@takes_options
 def version(form: AnswerForm) -> None:
     """Print the version."""
     form.answer.show({"version": __version__}, __version__)

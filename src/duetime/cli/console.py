@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from duetime.cli.config import ConfigOption, read_settings
-from duetime.cli.options import AnswerForm, option, takes_options
+from duetime.cli.options import AnswerForm, option
 from duetime.cli.process_title import set_process_title
 from duetime.cli.serve import run_program
 from duetime.client.store_link import on_store
@@ -39,7 +39,6 @@ class ConsoleTarget(AnswerForm):
     ] = None
 
 
-@takes_options
 def console(
     target: ConsoleTarget,
     port: Annotated[int, option(None, "The port of the console; 0 picks one.", "--port", "--admin-port")] = PORT,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote, unquote
 
-from duetime.cli.options import Target, argument, flag, option, takes_options
+from duetime.cli.options import Target, argument, flag, option
 from duetime.cli.output import (
     EVENT_WORDS,
     Answer,
@@ -77,7 +77,6 @@ class ReserveOptions:
     wait: Annotated[str, option("DURATION", "How long to wait for the first job.")] = "0"
 
 
-@takes_options
 def reserve(
     queues: Annotated[list[str], argument("QUEUE", "Queues, tried in this order.")],
     options: ReserveOptions,
@@ -117,7 +116,6 @@ def describe_delivery(delivery: Delivery, lease: str) -> str:
     return "\n".join([*lines, f"  body      {body_text(delivery.body)}"])
 
 
-@takes_options
 def ack(leases: LeasesArgument, target: Target) -> None:
     """Finish jobs.
 
@@ -164,7 +162,6 @@ class ReleaseOptions:
     kill: Annotated[bool, flag("No further try: the job fails for good.", "--kill")] = False
 
 
-@takes_options
 def release(lease: LeaseArgument, options: ReleaseOptions, target: Target) -> None:
     """Give a job back, to be tried again.
 
@@ -183,7 +180,6 @@ def release(lease: LeaseArgument, options: ReleaseOptions, target: Target) -> No
     target.answer.show(moved_document(held.queue, moved), describe_move(moved))
 
 
-@takes_options
 def extend(
     leases: LeasesArgument,
     target: Target,
@@ -203,7 +199,6 @@ def extend(
     _for_each(leases, target, renew)
 
 
-@takes_options
 def kill(
     leases: LeasesArgument,
     target: Target,

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from duetime.cli.options import Target, flag, takes_options
+from duetime.cli.options import Target, flag
 from duetime.cli.output import Answer
 from duetime.client import Client, connect
 from duetime.client.client import LeasedJob, QueueClient
@@ -228,7 +228,6 @@ def describe_summary(sums: dict[str, Any]) -> str:
     )
 
 
-@takes_options
 def demo(
     target: Target,
     fast: Annotated[bool, flag("Ten times as fast.", "--fast")] = False,

@@ -14,7 +14,7 @@ from duetime.cli.config import read_settings
 from duetime.cli.doctor_checks import Check, Finding, Grade, fail, judge, ok, warn
 from duetime.cli.doctor_sqlite import examine_folder, examine_permissions
 from duetime.cli.doctor_store import examine, examine_store
-from duetime.cli.options import Target, flag, takes_options
+from duetime.cli.options import Target, flag
 from duetime.cli.output import Answer, safe
 from duetime.journal.options import options_of
 from duetime.model.errors import DuetimeError, InvalidSettings
@@ -31,7 +31,6 @@ class NotWell(DuetimeError):
     status = 409
 
 
-@takes_options
 def doctor(
     target: Target,
     deep: Annotated[bool, flag("Read the whole store and check that every job is in one place.", "--deep")] = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from duetime.cli.consume import SomeRefused, describe_move
 from duetime.cli.jobs import PAGE, IdArgument, LimitOption, QueueArgument, describe_job, show_jobs, show_walk, walk
-from duetime.cli.options import Target, YesOption, argument, flag, option, takes_options
+from duetime.cli.options import Target, YesOption, argument, flag, option
 from duetime.cli.output import StateWord, job_document, moved_document
 from duetime.cli.queues import show_removed
 from duetime.client.client import QueueClient
@@ -27,7 +27,6 @@ class NotFailed(Conflict):
     code = "not_failed"
 
 
-@takes_options
 def list_failed(
     target: Target,
     queue: Annotated[str | None, argument("QUEUE", "The queue; all queues if not given.")] = None,
@@ -48,7 +47,6 @@ def list_failed(
         show_walk(every, StateWord.FAILED, limit, target.answer, nothing=f"no failed jobs in {target.space}")
 
 
-@takes_options
 def show(queue: QueueArgument, job_id: IdArgument, target: Target) -> None:
     """Show a failed job with its last error.
 
@@ -90,7 +88,6 @@ class RetryOptions:
         return self.matching in job.error or self.matching in (describe(job.body) or "")
 
 
-@takes_options
 def retry(queue: QueueArgument, options: RetryOptions, target: Target) -> None:
     """Retry failed jobs: they are ready immediately, with all their tries.
 
@@ -143,7 +140,6 @@ class DeleteOptions:
     yes: YesOption = False
 
 
-@takes_options
 def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None:
     """Delete failed jobs: some by id, or --all.
 
@@ -171,7 +167,6 @@ def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None
         raise SomeRefused(f"{len(ids) - len(gone)} of {len(ids)} were deleted by another client")
 
 
-@takes_options
 def prune(
     queue: QueueArgument,
     older_than: Annotated[str, option("DURATION", "Failed longer ago than this, such as 30d.")],

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from duetime.cli.options import AnswerForm, argument, takes_options
+from duetime.cli.options import AnswerForm, argument
 from duetime.model.errors import InvalidRequest
 
 JOBS = '''"""The tasks of this project. Workers run them: `duetime work jobs:app`."""
@@ -48,7 +48,6 @@ machine access; for production, see docs/production.md of Duetime.
 FILES = {"jobs.py": JOBS, "duetime.toml": SETTINGS, "README.md": README, ".gitignore": "duetime-data/\n*.db*\n"}
 
 
-@takes_options
 def init(
     form: AnswerForm,
     folder: Annotated[Path, argument("[FOLDER]", "Where to write it; created if missing.")] = Path(),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated
 
 from duetime.cli.consume import Shown, describe_move, show_each
-from duetime.cli.options import IdArgument, QueueArgument, Target, argument, flag, option, takes_options
+from duetime.cli.options import IdArgument, QueueArgument, Target, argument, flag, option
 from duetime.cli.output import (
     Answer,
     StateWord,
@@ -32,7 +32,6 @@ IdsArgument = Annotated[list[str], argument("ID", "Ids of jobs.")]
 LimitOption = Annotated[int, option("N", "The most jobs to show; 0: all.", min=0)]
 
 
-@takes_options
 def delete(queue: QueueArgument, ids: IdsArgument, target: Target) -> None:
     """Delete jobs in any state.
 
@@ -45,7 +44,6 @@ def delete(queue: QueueArgument, ids: IdsArgument, target: Target) -> None:
     _for_each(target, name, ids, lambda client, chunk: client.send(calls.cancel(name, chunk)))
 
 
-@takes_options
 def reschedule(
     queue: QueueArgument,
     ids: IdsArgument,
@@ -82,7 +80,6 @@ def _for_each(
         show_each(target.answer, results, len(checked), "jobs were not there or refused")
 
 
-@takes_options
 def get(
     queue: QueueArgument,
     job_id: IdArgument,
@@ -123,7 +120,6 @@ def describe_job(job: Job) -> str:
     return "\n".join([job.id, *(f"  {name:<9} {value}" for name, value in facts if value)])
 
 
-@takes_options
 def list_jobs(
     queue: QueueArgument,
     target: Target,
@@ -203,7 +199,6 @@ def last_line(error: str) -> str:
     return next((line for line in reversed(error.splitlines()) if line.strip()), "")
 
 
-@takes_options
 def peek(queue: QueueArgument, target: Target) -> None:
     """Show the next job without leasing it: the first ready job, else the next due one.
 

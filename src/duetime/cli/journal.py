@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from rich.text import Text
 
 from duetime.cli.config import ConfigOption, read_settings
-from duetime.cli.options import IdArgument, Target, YesOption, check_exists, option, takes_options
+from duetime.cli.options import IdArgument, Target, YesOption, check_exists, option
 from duetime.cli.output import EVENT_WORDS, note, preview, relative, safe
 from duetime.client.store_link import on_store
 from duetime.journal import registration
@@ -31,7 +31,6 @@ JournalOption = Annotated[
 ]
 
 
-@takes_options
 def list_nodes(target: Target, journal: JournalOption = None, config: ConfigOption = None) -> None:
     """List the nodes of the journal: how much each wrote, if it still writes.
 
@@ -104,7 +103,6 @@ def _state(path: Path) -> str:
     return "dead" if any(segment.is_open for segment in segments(path)) else "closed"
 
 
-@takes_options
 def end(
     target: Target,
     yes: YesOption = False,
@@ -133,7 +131,6 @@ async def _end(store: Store) -> int:
     return found.since
 
 
-@takes_options
 def history(
     job_id: IdArgument,
     target: Target,

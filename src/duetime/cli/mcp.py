@@ -7,16 +7,16 @@ from typing import Annotated, Any
 from duetime.cli.config import ConfigOption
 from duetime.cli.doctor_store import examine
 from duetime.cli.journal import JournalOption, journal_folder
-from duetime.cli.options import Target, check_exists, flag, option, takes_options
+from duetime.cli.options import Target, check_exists, flag, option
 from duetime.journal.events import Entry, as_fields
 from duetime.journal.reader import lives_of, read_job
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import is_loopback
 
+MAX_PORT = 65_535
 EXTRA = "the MCP server needs the extra `mcp`: pip install duetime[mcp]"
 
 
-@takes_options
 def mcp(
     target: Target,
     allow_writes: Annotated[
@@ -81,6 +81,6 @@ def mcp(
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
         raise InvalidSettings(f"--http must be HOST:PORT, such as 127.0.0.1:7780, got {text!r}")
     return host.strip("[]"), int(port)

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from duetime.cli.config import ConfigOption, read_settings
-from duetime.cli.options import Target, argument, check_exists, flag, takes_options
+from duetime.cli.options import Target, argument, check_exists, flag
 from duetime.cli.output import relative, safe
 from duetime.client.store_link import on_store
 from duetime.engine.pools import register_pool, registered_pools, unregister_pool
@@ -28,7 +28,6 @@ Name = Annotated[str, argument("NAME", "The pool's name.")]
 PATH = "/registered-pools"
 
 
-@takes_options
 def add(
     name: Name,
     store: Annotated[str, argument("STORE", "Its URL: redis://, postgresql://, mysql://, group:.")],
@@ -51,7 +50,6 @@ def add(
     target.answer.show({"pools": pools}, f"pool {name} is added: {pools[name]}")
 
 
-@takes_options
 def list_pools(target: Target) -> None:
     """List the pools that were added.
 
@@ -64,7 +62,6 @@ def list_pools(target: Target) -> None:
     target.answer.table(rows, columns, nothing="no pools were added; `duetime config` shows those of the settings")
 
 
-@takes_options
 def remove(name: Name, target: Target) -> None:
     """Close a pool that was added; its jobs stay in its store.
 
@@ -84,7 +81,6 @@ def _pools(answer: dict[str, dict[str, str]]) -> dict[str, str]:
 # --- what is in a pool
 
 
-@takes_options
 def show(
     target: Target,
     name: Annotated[str, argument("[POOL]", "A pool of the settings.")] = DEFAULT_POOL,

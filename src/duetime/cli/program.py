@@ -1,16 +1,19 @@
 """The program behind `main.py`: a tree of commands that are imported when they are used, and their exit codes.
 
-`commands.py` lists the commands with the first sentences of their help, so the help and the completion of a group
-import none of them.
+`commands.py` lists the commands; the help and the completion of a group import none of them.
 """
 
+import ast
 import inspect
 import os
 import re
 import sys
+from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from pkgutil import get_data
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 import typer
@@ -18,7 +21,7 @@ from typer import _completion_classes
 from typer.core import TyperCommand, TyperGroup
 
 from duetime import __version__
-from duetime.cli.commands import PANELS, Command, Noun
+from duetime.cli.commands import PANELS, Noun
 from duetime.cli.options import GLOBAL_PANEL, Target, flag, option, takes_options
 from duetime.model.errors import DuetimeError, Forbidden, InvalidRequest, InvalidSettings, Unauthorized
 
@@ -30,20 +33,23 @@ LOADED = ("params", "callback", "help", "epilog")
 
 
 class LazyCommand(TyperCommand):
-    """A command that knows its name and first sentence. The rest is imported when it is first used."""
+    """A command that knows its name and where its function is, which is imported when it is first used."""
 
-    def __init__(self, row: Command, panel: str) -> None:
-        super().__init__(row.name, short_help=row.summary, rich_help_panel=panel)
-        self._row = row
-        for name in LOADED:
-            delattr(self, name)
+    def __init__(self, name: str, function: str, panel: str) -> None:
+        super().__init__(name, rich_help_panel=panel)
+        self._place = function.split(":")
+        for attribute in ("short_help", *LOADED):
+            delattr(self, attribute)
 
     def __getattr__(self, name: str) -> Any:
         """Loads the attributes that `__init__` removed."""
+        module, function = self._place
+        if name == "short_help":
+            self.short_help = first_sentences(module).get(function, "")
+            return self.short_help
         if name not in LOADED:
             raise AttributeError(name)
-        place, _, function = self._row.function.partition(":")
-        called = getattr(import_module(f"duetime.cli.{place}"), function)
+        called = takes_options(getattr(import_module(f"duetime.cli.{module}"), function))
         app: Any = typer.Typer(add_completion=False)
         app.command()(called)
         command: Any = typer.main.get_command(app)
@@ -67,20 +73,31 @@ class Group(TyperGroup):
 class Root(Group):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = {row.name: _command(row, panel) for panel, rows in PANELS.items() for row in rows}
+        self.commands = {
+            name: _command(name, row, panel) for panel, rows in PANELS.items() for name, row in rows.items()
+        }
 
 
-def _command(row: Command | Noun, panel: str) -> LazyCommand | Group:
-    if isinstance(row, Command):
-        return LazyCommand(row, panel)
+def _command(name: str, row: str | Noun, panel: str) -> LazyCommand | Group:
+    if isinstance(row, str):
+        return LazyCommand(name, row, panel)
     return Group(
-        name=row.name,
+        name=name,
         help=row.summary,
         short_help=row.summary,
-        commands={verb.name: LazyCommand(verb, "Commands") for verb in row.commands},
+        commands={verb: LazyCommand(verb, function, "Commands") for verb, function in row.commands.items()},
         no_args_is_help=True,
         rich_help_panel=panel,
     )
+
+
+@cache
+def first_sentences(module: str) -> Mapping[str, str]:
+    """The first sentence of the docstring of each function of a module of commands, which is read but not imported."""
+    source = get_data("duetime.cli", f"{module.replace('.', '/')}.py")
+    functions = [node for node in ast.parse(source or b"").body if isinstance(node, ast.FunctionDef)]
+    texts = {node.name: ast.get_docstring(node) or "" for node in functions}
+    return {name: " ".join(text.partition("\n\n")[0].split()) for name, text in texts.items()}
 
 
 # --- Typer converts the texts of the command line with pydantic, whose import takes longer than a push

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from duetime.cli.options import QueueArgument, Target, argument, option, parse_attributes, takes_options
+from duetime.cli.options import QueueArgument, Target, argument, option, parse_attributes
 from duetime.cli.output import moment, moved_document
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields, new_job
@@ -76,7 +76,6 @@ class PushOptions(JobOptions):
     ] = None
 
 
-@takes_options
 def push(
     options: PushOptions,
     target: Target,
@@ -113,7 +112,6 @@ def push(
         _push_one(client, name, read_body(body), options.fields(when), options.if_exists, target)
 
 
-@takes_options
 def later(
     delay: Annotated[str, argument("WHEN", "A delay (5m) or an instant (tomorrow 09:00).")],
     queue: QueueArgument,

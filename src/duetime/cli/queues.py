@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec.structs import asdict
 
 from duetime.cli.jobs import QueueArgument
-from duetime.cli.options import Target, YesOption, argument, flag, option, takes_options
+from duetime.cli.options import Target, YesOption, argument, flag, option
 from duetime.cli.output import Answer, StateWord, queue_document
 from duetime.client.calls import QueueStatus
 from duetime.model.errors import InvalidRequest
@@ -31,7 +31,6 @@ TOTAL_WORDS = {
 }
 
 
-@takes_options
 def list_queues(target: Target) -> None:
     """List the queues of the namespace, with exact counts and rules."""
     with target.connect() as client:
@@ -63,7 +62,6 @@ def status_document(status: QueueStatus) -> dict[str, Any]:
     return {**queue_document(status.queue), "counts": asdict(status.counts), "rules": asdict(status.rules)}
 
 
-@takes_options
 def counts(
     target: Target,
     queues: SomeQueues = None,
@@ -91,7 +89,6 @@ def counts(
     target.answer.table(documents, columns)
 
 
-@takes_options
 def totals(queue: QueueArgument, target: Target) -> None:
     """Count the events of a queue: in total and for each of the last 31 days (UTC).
 
@@ -111,7 +108,6 @@ def totals(queue: QueueArgument, target: Target) -> None:
     target.answer.table([{**queue_document(queue_client.name), **asdict(found)}], columns)
 
 
-@takes_options
 def pause(target: Target, queues: QueuesArgument = None, every: AllOption = False) -> None:
     """Stop deliveries; pushes, acks and expiry continue.
 
@@ -122,7 +118,6 @@ def pause(target: Target, queues: QueuesArgument = None, every: AllOption = Fals
     _configure(queues, every, target, paused=True)
 
 
-@takes_options
 def resume(target: Target, queues: QueuesArgument = None, every: AllOption = False) -> None:
     """Deliver again; waiting consumers wake immediately.
 
@@ -176,7 +171,6 @@ def _size(text: str) -> int:
         raise InvalidRequest(f"size must be a number of bytes or a text like 64KiB, got {text!r}") from None
 
 
-@takes_options
 def rules(queue: QueueArgument, options: RulesOptions, target: Target) -> None:
     """Show or change a queue's rules: order, caps, what happens to expired jobs.
 
@@ -200,7 +194,6 @@ class PurgeOptions:
     yes: YesOption = False
 
 
-@takes_options
 def purge(queue: QueueArgument, options: PurgeOptions, target: Target) -> None:
     """Delete the jobs of a queue, by state or all of them.
 

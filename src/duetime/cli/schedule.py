@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from duetime.cli.options import Target, argument, option, parse_attributes, takes_options
+from duetime.cli.options import Target, argument, option, parse_attributes
 from duetime.cli.output import StateWord, body_text, moment, preview, safe
 from duetime.cli.push import PriorityWord, read_body
 from duetime.model.clock import SystemClock
@@ -21,7 +21,6 @@ from duetime.wire.messages import ScheduleOut
 NameArgument = Annotated[str, argument("NAME", "The name of the schedule.")]
 
 
-@takes_options
 def list_schedules(target: Target) -> None:
     """List the schedules of the namespace with their next and last runs.
 
@@ -44,7 +43,6 @@ def list_schedules(target: Target) -> None:
     target.answer.table(_documents(found), columns, nothing=f"no schedules in {target.space}")
 
 
-@takes_options
 def show(name: NameArgument, target: Target) -> None:
     """Show a schedule and the state of its last run.
 
@@ -108,7 +106,6 @@ class ScheduleOptions:
         return fields
 
 
-@takes_options
 def add(name: NameArgument, options: ScheduleOptions, target: Target) -> None:
     """Add a schedule, or replace the one of this name.
 
@@ -122,7 +119,6 @@ def add(name: NameArgument, options: ScheduleOptions, target: Target) -> None:
         _answer(target, client.schedules.put(name, **options.fields()))
 
 
-@takes_options
 def pause(name: NameArgument, target: Target) -> None:
     """Start no runs of a schedule until it is resumed.
 
@@ -133,7 +129,6 @@ def pause(name: NameArgument, target: Target) -> None:
         _answer(target, client.schedules.pause(name))
 
 
-@takes_options
 def resume(name: NameArgument, target: Target) -> None:
     """Continue a paused schedule with its next run.
 
@@ -146,7 +141,6 @@ def resume(name: NameArgument, target: Target) -> None:
         _answer(target, client.schedules.resume(name))
 
 
-@takes_options
 def run(name: NameArgument, target: Target) -> None:
     """Run a schedule now, in addition to its regular runs.
 
@@ -159,7 +153,6 @@ def run(name: NameArgument, target: Target) -> None:
     target.answer.show(_documents([found])[0], f"{safe(found.name)}: {pushed}")
 
 
-@takes_options
 def backfill(
     name: NameArgument,
     target: Target,
@@ -183,7 +176,6 @@ def backfill(
     target.answer.show(msgspec.to_builtins(done), f"{safe(name)}: pushed {done.pushed} of {done.runs} runs")
 
 
-@takes_options
 def remove(name: NameArgument, target: Target) -> None:
     """Remove a schedule; jobs that it has pushed stay.
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import asdict
 
-from duetime.cli.options import AnswerForm, Target, argument, option, takes_options
+from duetime.cli.options import AnswerForm, Target, argument, option
 from duetime.cli.output import safe
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import duration_ms
@@ -41,7 +41,6 @@ class CreateOptions:
     pool: PoolOption = DEFAULT_POOL
 
 
-@takes_options
 def create(options: CreateOptions, target: Target) -> None:
     """Create a token for the namespace. It is shown only once; its hash is kept.
 
@@ -64,7 +63,6 @@ def create(options: CreateOptions, target: Target) -> None:
     target.answer.note(f"for {target.space}, scopes {', '.join(sorted(scopes))}; keep it, it is not shown again")
 
 
-@takes_options
 def list_tokens(target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
     """List the namespace's tokens by their labels.
 
@@ -82,7 +80,6 @@ def list_tokens(target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
     target.answer.table(documents, columns, nothing=f"no tokens for {target.space}")
 
 
-@takes_options
 def revoke(revoked: TokenArgument, target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
     """Refuse a token from now on; other servers follow within a second.
 
@@ -96,7 +93,6 @@ def revoke(revoked: TokenArgument, target: Target, pool: PoolOption = DEFAULT_PO
     target.answer.show({"namespace": target.space, "pool": chosen, "label": label, "revoked": True}, f"{label} revoked")
 
 
-@takes_options
 def list_limits(target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
     """List the limits of the namespace's tokens."""
     found = sorted(NamespaceTokens(target, pool).list_limits().items())
@@ -119,7 +115,6 @@ class LimitOptions:
     pool: PoolOption = DEFAULT_POOL
 
 
-@takes_options
 def set_limit(limited: TokenArgument, options: LimitOptions, target: Target) -> None:
     """Limit a token's requests; those beyond the limit get 429 with Retry-After.
 
@@ -139,7 +134,6 @@ def set_limit(limited: TokenArgument, options: LimitOptions, target: Target) -> 
     target.answer.show(_document(target, options.pool, label, limit), text)
 
 
-@takes_options
 def remove_limit(limited: TokenArgument, target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
     """Remove a token's limit.
 
@@ -162,7 +156,6 @@ def _document(target: Target, pool: str, label: str, limit: Limit) -> dict[str, 
     return {"namespace": target.space, "pool": pool, "label": label, **shown}
 
 
-@takes_options
 def hash_(form: AnswerForm) -> None:
     """Print the hash of a password, for the table accounts in duetime.toml.
 

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from duetime.bridges.foreign import ForeignQueues, Sizes, open_bridge
-from duetime.cli.options import Target, check_exists, flag, option, takes_options
+from duetime.cli.options import Target, check_exists, flag, option
 from duetime.cli.output import Answer, queue_document
 from duetime.cli.queues import SomeQueues, describe_rules, status_document
 from duetime.client import Client
@@ -249,7 +249,6 @@ def wants_to_leave(seconds: float, *, keyboard: bool) -> bool:
     return False
 
 
-@takes_options
 def top(
     target: Target,
     queues: SomeQueues = None,
@@ -332,7 +331,6 @@ class Thresholds:
     max_late: Annotated[str, option("TIME", "How long a job may have been due; 0: no limit.")] = "0"
 
 
-@takes_options
 def monitor(
     thresholds: Thresholds,
     target: Target,

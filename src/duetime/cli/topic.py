@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from duetime.cli.options import Target, YesOption, argument, option, takes_options
+from duetime.cli.options import Target, YesOption, argument, option
 from duetime.cli.output import safe
 from duetime.client.topics import Topics
 from duetime.model.errors import DuetimeError, InvalidRequest
@@ -63,7 +63,6 @@ def _pair(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-@takes_options
 def add(
     topic: TopicArgument,
     callback: Annotated[str, argument("URL", "Where its jobs are delivered.")],
@@ -83,7 +82,6 @@ def add(
         _show(Topics(client).add(topic, callback, **options.fields()), target, "added")
 
 
-@takes_options
 def list_topics(target: Target) -> None:
     """List the topics of the namespace, with their counts."""
     with target.connect() as client:
@@ -109,7 +107,6 @@ def _columns(topics: Sequence[TopicOut]) -> dict[str, list[str]]:
     }
 
 
-@takes_options
 def counters(target: Target) -> None:
     """Show php-delayqueue's counters under their own names.
 
@@ -127,7 +124,6 @@ def counters(target: Target) -> None:
     target.answer.show(msgspec.to_builtins(found), safe(text))
 
 
-@takes_options
 def show(topic: TopicArgument, target: Target) -> None:
     """Show all fields and counts of a topic.
 
@@ -139,7 +135,6 @@ def show(topic: TopicArgument, target: Target) -> None:
     target.answer.show(topic_document(found), _lines(found))
 
 
-@takes_options
 def edit(
     topic: TopicArgument,
     options: TopicOptions,
@@ -160,7 +155,6 @@ def edit(
         _show(Topics(client).edit(topic, **fields), target, "changed")
 
 
-@takes_options
 def offline(topics: TopicsArgument, target: Target) -> None:
     """Refuse new jobs; jobs that were accepted are still delivered.
 
@@ -172,7 +166,6 @@ def offline(topics: TopicsArgument, target: Target) -> None:
             _show(Topics(client).offline(topic), target, "is offline")
 
 
-@takes_options
 def online(topics: TopicsArgument, target: Target) -> None:
     """Accept jobs, and deliver again after a halt.
 
@@ -184,7 +177,6 @@ def online(topics: TopicsArgument, target: Target) -> None:
             _show(Topics(client).online(topic), target, "is online")
 
 
-@takes_options
 def remove(
     topic: TopicArgument,
     target: Target,
@@ -203,7 +195,6 @@ def remove(
         _show(Topics(client).remove(topic), target, "removed")
 
 
-@takes_options
 def sample(
     topic: TopicArgument,
     target: Target,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duetime.cli.options import Target, argument, check_exists, file_exists, flag, option, takes_options
+from duetime.cli.options import Target, argument, check_exists, file_exists, flag, option
 from duetime.cli.output import Answer, note, safe
 from duetime.cli.progress import show_progress
 from duetime.client import event_loop
@@ -43,7 +43,6 @@ class MoveOptions:
     dry_run: Annotated[bool, flag("Only show what would be moved.", "--dry-run")] = False
 
 
-@takes_options
 def move(places: MovePlaces, options: MoveOptions, target: Target) -> None:
     """Move all jobs, rules, tokens, topics and users to another store.
 
@@ -153,7 +152,6 @@ class BackupNotWritten(DuetimeError):
 BackupFile = Annotated[Path, argument("FILE", "The backup.", dir_okay=False)]
 
 
-@takes_options
 def backup(file: BackupFile, target: Target) -> None:
     """Write all jobs, rules, tokens, topics and users of a store to one file.
 
@@ -177,7 +175,6 @@ def backup(file: BackupFile, target: Target) -> None:
     )
 
 
-@takes_options
 def restore(
     file: BackupFile,
     target: Target,
@@ -210,7 +207,6 @@ def restore(
     )
 
 
-@takes_options
 def migrate(
     target: Target,
     sql: Annotated[bool, flag("Print the statements and change nothing.", "--sql")] = False,

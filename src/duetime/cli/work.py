@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 from duetime.cli.config import read_settings
-from duetime.cli.options import argument, flag, option, takes_options
+from duetime.cli.options import argument, flag, option
 from duetime.cli.process_title import set_process_title
 from duetime.model.backoff import parse
 from duetime.model.clock import duration_ms
@@ -74,7 +74,6 @@ class Each:
     lease: Annotated[str, option("TIME", "A dead worker's jobs come back after this; renewed while it lives.")] = "30s"
 
 
-@takes_options
 def work(
     app: Annotated[str, argument("MODULE:APP", "Where the App is; app if only a module is named.")],
     what: What,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from duetime.cli.options import IdArgument, QueueArgument, Target, argument, takes_options
+from duetime.cli.options import IdArgument, QueueArgument, Target, argument
 from duetime.cli.output import moment, note, safe
 from duetime.model.errors import InvalidRequest
 from duetime.model.humanise import span
@@ -13,7 +13,6 @@ from duetime.wire.payload import PAUSED_TASKS, RESTARTS, paused_task
 from duetime.worker.shared_counters import count, job_output, list_workers, progress_name
 
 
-@takes_options
 def workers(target: Target) -> None:
     """List the workers of the namespace and the jobs that they run longest.
 
@@ -40,7 +39,6 @@ def workers(target: Target) -> None:
     target.answer.table(documents, columns, nothing=f"no workers in {target.space}")
 
 
-@takes_options
 def restart(target: Target) -> None:
     """Make every worker of the namespace finish its jobs and exit.
 
@@ -56,7 +54,6 @@ def restart(target: Target) -> None:
 TaskArgument = Annotated[str, argument("TASK", "The name of the task, such as shop.send.")]
 
 
-@takes_options
 def pause_task(task: TaskArgument, target: Target) -> None:
     """Start no more jobs of a task in any worker of the namespace.
 
@@ -68,7 +65,6 @@ def pause_task(task: TaskArgument, target: Target) -> None:
     _set_paused(task, target, paused=True)
 
 
-@takes_options
 def resume_task(task: TaskArgument, target: Target) -> None:
     """Start jobs of a task again, within five seconds.
 
@@ -92,7 +88,6 @@ def _set_paused(task: str, target: Target, *, paused: bool) -> None:
     target.answer.show(document, f"{task} {'is paused' if paused else 'is resumed'}")
 
 
-@takes_options
 def progress(
     queue: QueueArgument,
     job_id: IdArgument,
@@ -109,7 +104,6 @@ def progress(
     target.answer.show(document, f"{percent} %")
 
 
-@takes_options
 def output(
     queue: QueueArgument,
     job_id: IdArgument,

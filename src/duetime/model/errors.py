@@ -1,41 +1,4 @@
-"""Every error that Duetime raises, on both sides of every wire.
-
-    DuetimeError
-    ├── InvalidRequest          400  the caller's fault; nothing was changed
-    │   ├── InvalidName
-    │   ├── InvalidId
-    │   ├── InvalidTime
-    │   ├── ExpiresBeforeDue
-    │   ├── InvalidCondition
-    │   └── BodyTooLarge        413
-    ├── Unauthorized            401
-    ├── Forbidden               403
-    ├── NotFound                404
-    │   ├── JobNotFound
-    │   ├── PoolNotFound
-    │   ├── ScheduleNotFound
-    │   └── TopicNotFound
-    ├── MethodNotAllowed        405
-    ├── Conflict                409  the job or record is not where the caller thinks
-    │   ├── JobExists
-    │   ├── LeaseLost
-    │   ├── JobRunning
-    │   ├── JobDead
-    │   ├── VersionConflict
-    │   ├── TopicExists
-    │   ├── ScheduleDeclared
-    │   ├── TopicOffline
-    │   └── MarkMismatch        422
-    ├── QueueFull               429
-    ├── TooManyRequests         429
-    ├── StoreUnavailable        503  nothing was changed, unless the error says `unknown`
-    ├── Overloaded              503  nothing was changed, but a call that waits for an answer may have pushed
-    ├── NoAnswer                504  the job stays and may be answered later
-    ├── StoreFull               507
-    │   └── JournalFull
-    ├── StoreDamaged            500
-    ├── InvalidSettings         500
-    └── ClientClosed            500  a client was used after its end
+"""Every error that Duetime raises, on both sides of every wire; docs/errors.md has them as a tree.
 
 `code` is the stable name on the wire; `fields` hold values for programs. A store returns these errors as values in
 calls with several requests, and raises them in calls with one. `of` makes an error whose text is used in several

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from duetime.cli.options import flag, option, takes_options
+from duetime.cli.options import flag, option
 from duetime.cli.output import Answer, safe
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.sources import JournalSource, StoreSource, StoreTarget
@@ -23,7 +23,6 @@ class AuditOptions:
     show: Annotated[int, option("N", "The most jobs to name; --json names all.")] = 50
 
 
-@takes_options
 def audit(
     options: AuditOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: StoreTarget
 ) -> None:

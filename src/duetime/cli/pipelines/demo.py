@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from duetime.cli.options import AnswerForm, option, takes_options
+from duetime.cli.options import AnswerForm, option
 from duetime.cli.pipelines.audit import law_document, law_text
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import ProgressDisplay, show_progress
@@ -31,7 +31,6 @@ class DemoOptions:
     keep: Annotated[Path | None, option("DIR", "A new folder for table, journal, lake and logs, which stays.")] = None
 
 
-@takes_options
 def demo(options: DemoOptions, spark: SparkOptions, form: AnswerForm) -> None:
     """Schedule a million rows, lose the store, prove and repair the loss.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from duetime.cli.options import Target, flag, option, takes_options
+from duetime.cli.options import Target, flag, option
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
@@ -33,7 +33,6 @@ class ForecastOptions:
     backtest: Annotated[bool, flag("Also forecast the last 7 days and say how wrong it was.")] = True
 
 
-@takes_options
 def forecast(options: ForecastOptions, spark: SparkOptions, target: Target) -> None:
     """Forecast the lateness of the namespace's queues, and draw it.
 

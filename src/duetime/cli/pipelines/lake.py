@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from duetime.cli.options import AnswerForm, flag, option, takes_options
+from duetime.cli.options import AnswerForm, flag, option
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.sources import JournalSource
@@ -24,7 +24,6 @@ class IngestOptions:
     every: Annotated[str | None, option("DURATION", "Repeat at this interval until interrupted.")] = None
 
 
-@takes_options
 def ingest(options: IngestOptions, source: JournalSource, spark: SparkOptions, form: AnswerForm) -> None:
     """Load sealed segments of the journal into the table `events`.
 
@@ -61,7 +60,6 @@ def _text(done: "Ingested") -> str:
     return "\n".join(lines)
 
 
-@takes_options
 def lifecycle(spark: SparkOptions, form: AnswerForm) -> None:
     """Update the table `jobs` from the table `events`.
 
@@ -87,7 +85,6 @@ class StatsOptions:
     days: Annotated[int, option(None, "The number of days to show counters of, the latest first.", min=0)] = 1
 
 
-@takes_options
 def stats(options: StatsOptions, spark: SparkOptions, form: AnswerForm) -> None:
     """Update the table `stats`, and show the counters of each topic.
 
@@ -140,7 +137,6 @@ class VacuumOptions:
     dry_run: Annotated[bool, flag("Only say what would go.", "--dry-run")] = False
 
 
-@takes_options
 def vacuum(options: VacuumOptions, spark: SparkOptions, form: AnswerForm) -> None:
     """Remove old days, old bodies and unused files of the lake.
 

@@ -1,6 +1,5 @@
 """The options that every pipeline command takes: where Spark runs and where the lake is.
 
-@takes_options
 def stats(options: StatsOptions, spark: SparkOptions, target: Target) -> None:
     with spark.session("stats") as session:
         ...

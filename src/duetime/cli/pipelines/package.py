@@ -5,11 +5,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
-from duetime.cli.options import AnswerForm, argument, takes_options
+from duetime.cli.options import AnswerForm, argument
 from duetime.model.errors import InvalidSettings
 
 
-@takes_options
 def package(
     form: AnswerForm,
     path: Annotated[Path, argument("FILE", "Where to write it.")] = Path("duetime.zip"),

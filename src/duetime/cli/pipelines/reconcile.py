@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duetime.cli.options import flag, takes_options
+from duetime.cli.options import flag
 from duetime.cli.output import safe
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.sources import JournalSource, StoreSource, StoreTarget
@@ -32,7 +32,6 @@ class ReconcileOptions:
     dry_run: Annotated[bool, flag("Only say what would be done.", "--dry-run")] = False
 
 
-@takes_options
 def reconcile(
     options: ReconcileOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: StoreTarget
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
-from duetime.cli.options import Target, argument, flag, option, takes_options
+from duetime.cli.options import Target, argument, flag, option
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.report import read_time
@@ -33,7 +33,6 @@ class ReplayOptions:
     dry_run: Annotated[bool, flag("Only say what would arrive, and how fast.", "--dry-run")] = False
 
 
-@takes_options
 def replay(
     queue: Annotated[str, argument(None, "The queue of the past.")],
     options: ReplayOptions,

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from duetime.cli.options import AnswerForm, option, takes_options
+from duetime.cli.options import AnswerForm, option
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
 from duetime.model.clock import SystemClock, duration_ms, instant_ms
@@ -26,7 +26,6 @@ class ReportOptions:
     ] = None
 
 
-@takes_options
 def report(options: ReportOptions, spark: SparkOptions, form: AnswerForm) -> None:
     """Write one HTML file on lateness, throughput, retries and losses.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from duetime.cli.options import flag, option, takes_options
+from duetime.cli.options import flag, option
 from duetime.cli.output import note, safe
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.pipelines.sources import JournalSource, StoreSource, StoreTarget
@@ -39,7 +39,6 @@ class RunOptions:
     ] = None
 
 
-@takes_options
 def run(
     options: RunOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: StoreTarget
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import to_builtins
 
-from duetime.cli.options import Target, flag, option, parse_attributes, takes_options
+from duetime.cli.options import Target, flag, option, parse_attributes
 from duetime.cli.output import Answer, body_text, preview
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import show_progress
@@ -106,7 +106,6 @@ class LoadChoices:
     ] = None
 
 
-@takes_options
 def schedule(table: TableRows, jobs: JobExpressions, choices: LoadChoices, spark: SparkOptions, target: Target) -> None:
     """Make jobs out of the rows of a table, exactly once.
 
@@ -139,7 +138,6 @@ def schedule(table: TableRows, jobs: JobExpressions, choices: LoadChoices, spark
     _load(table, selection, fields, spark, target)
 
 
-@takes_options
 def cancel(
     table: TableRows,
     spark: SparkOptions,
