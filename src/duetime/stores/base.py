@@ -32,12 +32,11 @@ What holds for all verbs:
 
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Annotated, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from duetime.duties import Duty
 from duetime.model.clock import MAX_INSTANT
 from duetime.model.errors import DuetimeError, InvalidRequest, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.model.job import (
@@ -56,6 +55,9 @@ from duetime.model.job import (
 from duetime.model.names import Queue
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
 from duetime.stores.registry import Registry
+
+if TYPE_CHECKING:  # it imports an event loop, which a push to a server need not wait for
+    from duetime.duties import Duty
 
 IDLE_MS = 600_000
 """A queue that has no jobs and no rules is forgotten this long after the last push and the end of its last job."""
@@ -421,7 +423,7 @@ class Store(Protocol):
         ...
 
     @property
-    def duty(self) -> Duty | None:
+    def duty(self) -> "Duty | None":
         """Background work that every engine on the store runs. Returns None if there is none.
 
         A store that was opened without an engine does no work of its own.
