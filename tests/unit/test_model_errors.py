@@ -1,7 +1,6 @@
 """The error tree: codes, texts, equality, and what survives pickling."""
 
 import pickle
-import re
 
 import pytest
 
@@ -16,31 +15,6 @@ from duetime.model.errors import (
 )
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, DuetimeError)]
-
-
-def drawn_tree() -> dict[str, tuple[str, int]]:
-    """Class -> (its parent, its status), as the module's docstring draws them; a status is inherited."""
-    drawn: dict[str, tuple[str, int]] = {}
-    path: list[tuple[int, str]] = []
-    for line in (errors.__doc__ or "").splitlines():
-        match = re.match(r"^( {4}[│ ├└─]*)([A-Z]\w+)(?:\s+(\d{3}))?", line)
-        if not match:
-            continue
-        depth, name = len(match[1]), match[2]
-        path = [entry for entry in path if entry[0] < depth]
-        parent = path[-1][1] if path else ""
-        status = int(match[3]) if match[3] else (drawn[parent][1] if parent else 500)
-        drawn[name] = (parent, status)
-        path.append((depth, name))
-    return drawn
-
-
-def test_the_drawn_tree_is_the_real_one() -> None:
-    real = {
-        kind.__name__: (kind.__bases__[0].__name__ if kind is not DuetimeError else "", kind.status) for kind in KINDS
-    }
-
-    assert drawn_tree() == real
 
 
 def test_every_error_has_its_own_code() -> None:
