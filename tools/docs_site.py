@@ -42,6 +42,8 @@ SHORT_CELL = 32
 """Characters of a cell whose names stay in one line where there is room."""
 LONG_WORD = 18
 """Characters of a word that do not fit into half of a phone's width."""
+SHORT_NAME = 24
+"""Characters of a name within a sentence that stay in one line."""
 ONE_LINE = 9
 """Characters of a cell, such as 9,644 ms, that stay in one line everywhere."""
 SEARCH = {"tasks.md": 5, "concepts.md": 3, "quickstart.md": 2, "production.md": 2, "cli.md": 0.5, "delayqueue.md": 0.5}
@@ -54,7 +56,7 @@ LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)")
 
 class TableLabels(Extension, Treeprocessor):
     """Gives each cell of a wide table the title of its column, which the style sheet shows on a phone. A table is wide
-    if it has three columns or a word that would be broken there. It also marks cells whose text must not be broken.
+    if it has three columns or a word that would be broken there. It also marks cells and names that must not be broken.
     """
 
     def extendMarkdown(self, md: Markdown) -> None:
@@ -75,6 +77,9 @@ class TableLabels(Extension, Treeprocessor):
             for cell, text in texts.items():
                 if len(text) <= ONE_LINE:
                     cell.set("data-line", "")
+        for name in root.iter("code"):
+            if len(name.text or "") <= SHORT_NAME:
+                name.set("data-line", "")  # else --dry-run is broken after its first hyphen
 
 
 class SearchOrder(BasePlugin):

@@ -41,6 +41,9 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     assert '<td data-label="about">' in (site / "settings" / "index.html").read_text()  # for phones
     tabs = re.findall(r'href="([^"]+)" class="md-tabs__link"', first)
     assert tabs == [".", "frameworks/", "coming-from/", "operations/", "sdk/", "concepts/", "support/"]  # first pages
+    lists = {page: re.findall("<ol>.*?</ol>", page.read_text(), re.DOTALL) for page in site.rglob("index.html")}
+    broken = [page for page, found in lists.items() if any(one.count("<li>") == 1 for one in found)]
+    assert broken == [], "blocks within a numbered list must be indented by four spaces"
     index = (site / "llms.txt").read_text()
     linked = re.findall(r"\]\(([^)]+)\)", index)
     assert [link for link in linked if not (site / link).exists()] == []
