@@ -82,7 +82,7 @@ $(VENV)/jars/.stamp: tools/jars/pom.xml tools/jars/fetch
 test: setup-dev ## Run the tests of the short lane: make test ARGS="-k reserve"; make test SPARK=4.0 ARGS=tests/spark
 	$(PYTEST) $(ARGS)
 
-test-full: setup-dev ## Run every test on every store, at full size
+test-full: setup-dev setup-bench ## Run every test on every store, at full size
 	DUETIME_TEST_SCALE=$(FULL_SCALE) $(PYTEST) --full --timeout 900 $(ARGS)
 
 check: $(CHECKS) ## Check format, lint, types and import rules

@@ -1,19 +1,24 @@
 """The programs "before" on the pages for users of other queues; `test_examples.py` runs those "after"."""
 
 import re
-import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import DOCS, FENCE, ROOT
+from tests.examples.test_clients import node, php
 from tests.plugins.ci import missing_service
 
 TITLED = re.compile(r'(\w+) title="(.+)"')
 PEERS = ROOT / ".venv-bench" / "bin" / "python"
-CHECKERS = {"python": ["python3", "-m", "py_compile"], "php": ["php", "-l"], "javascript": ["node", "--check"]}
-SUFFIXES = {"python": "py", "php": "php", "javascript": "mjs"}
+CHECKERS: dict[str, Callable[[], list[str]]] = {
+    "python": lambda: [sys.executable, "-m", "py_compile"],
+    "php": lambda: [php(), "-l"],
+    "javascript": lambda: [node(), "--check"],
+}
 
 
 def programs(page: Path) -> list[tuple[str, str, str]]:
@@ -39,12 +44,9 @@ def test_each_system_has_a_page_with_a_table_and_two_programs() -> None:
 @pytest.mark.parametrize("name", [name for name, (language, _, _) in BEFORE.items() if language in CHECKERS])
 def test_a_program_before_has_no_error_of_syntax(name: str, tmp_path: Path) -> None:
     language, _, code = BEFORE[name]
-    checker = CHECKERS[language]
-    if not shutil.which(checker[0]):
-        missing_service(f"{checker[0]} is not installed")
-    file = tmp_path / f"before.{SUFFIXES[language]}"
+    file = tmp_path / ("before.mjs" if language == "javascript" else "before")
     file.write_text(code)
-    done = subprocess.run([*checker, file], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*CHECKERS[language](), file], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
