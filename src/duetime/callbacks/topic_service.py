@@ -266,16 +266,14 @@ class TopicJobs:
         if topic.status is not Status.ONLINE:
             raise TopicOffline.of_queue()
         jobs = [self._job(topic, one) for one in given]
+        added: Sequence[Moved | StoreUnavailable]
         try:
-            pushed = await self._engine(address.pool).push(address.queue, jobs, if_exists=IfExists.REPLACE)
-            added: list[Moved | StoreUnavailable] = [*pushed.jobs]
+            added = (await self._engine(address.pool).push(address.queue, jobs, if_exists=IfExists.REPLACE)).jobs
         except StoreUnavailable as error:
-            if not (parts := parts_of(error)):
+            done = {moved.id: moved for _, pushed in parts_of(error) for moved in pushed.jobs}
+            if not done:
                 raise
-            added = [error] * len(jobs)
-            for places, pushed in parts:
-                for place, moved in zip(places, pushed.jobs, strict=True):
-                    added[place] = moved
+            added = [done.get(job.id, error) for job in jobs]
         for moved in added:
             if isinstance(moved, Moved):
                 _log("added", address, moved.id, due_at=moved.due_at, moved=str(moved.event))

@@ -143,15 +143,12 @@ def pushed_parts(
     requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
 ) -> tuple[Sequence[Push], Sequence[Pushed | DuetimeError]]:
     """The same requests and answers, but a request that was done in part is replaced by the parts that were done."""
-    if not [answer for answer in answers if isinstance(answer, DuetimeError) and hasattr(answer, _PARTS)]:
+    if not [answer for answer in answers if isinstance(answer, DuetimeError) and parts_of(answer)]:
         return requests, answers
     found: list[tuple[Push, Pushed | DuetimeError]] = []
     for request, answer in zip(requests, answers, strict=True):
-        parts: Parts | None = getattr(answer, _PARTS, None)
-        if parts is None:
-            found.append((request, answer))
-        else:
-            found += [(part_of(request, places), pushed) for places, pushed in parts]
+        parts = parts_of(answer) if isinstance(answer, DuetimeError) else ()
+        found += [(part_of(request, places), pushed) for places, pushed in parts] or [(request, answer)]
     return [request for request, _ in found], [answer for _, answer in found]
 
 
