@@ -1,18 +1,18 @@
 """How many waiting jobs were tried before, counted over all queues of a pool."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
-from jinja2 import DictLoader, Environment
 
 from duetime.console import sums
-from duetime.console.app import CompiledTemplates
 from duetime.console.queue_snapshots import QueueSnapshots
 from duetime.console.saved_views import KIND, SavedView, saved_views
 from duetime.console.sums import Retrying, RetryingCounts
+from duetime.console.visit import Templates
 from duetime.engine.pools import Pools
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
@@ -61,29 +61,20 @@ async def test_a_count_that_was_cut_short_is_marked(pools: Pools, monkeypatch: p
     assert everything.jobs >= 2
 
 
-# --- the console compiles its templates before the first page
+# --- templates are compiled when a page first needs them
 
 
-class BusyLoader(DictLoader):
-    """Cannot open one file while the process has too many open."""
+async def test_a_template_that_cannot_be_read_for_a_moment_fails_no_later_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> str:
+        raise OSError(24, "Too many open files")
 
-    is_busy = True
+    templates = Templates()
+    with monkeypatch.context() as busy:
+        busy.setattr(Path, "read_text", fail)
+        with pytest.raises(OSError, match="Too many open files"):
+            await templates.load("error.html")
 
-    def get_source(self, environment: Environment, template: str) -> tuple[str, str | None, Callable[[], bool] | None]:
-        if self.is_busy and template == "one.html":
-            raise OSError(24, "Too many open files")
-        return super().get_source(environment, template)
-
-
-async def test_a_template_that_cannot_be_read_for_a_moment_fails_no_later_page() -> None:
-    loader = BusyLoader({"one.html": "one", "two.html": "two"})
-    environment = Environment(loader=loader, autoescape=True)
-    compiled = CompiledTemplates(environment)
-    await compiled.wait()
-    loader.is_busy = False
-    await compiled.wait()
-
-    assert environment.get_template("one.html").render() == "one"
+    assert (await templates.load("error.html")).name == "error.html"
 
 
 # --- saved filters of the jobs list
