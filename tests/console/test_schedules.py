@@ -71,7 +71,7 @@ def test_a_new_schedule_does_not_replace_one_of_its_name(boss: Visitor, client: 
 
 def test_a_span_of_the_past_is_backfilled(boss: Visitor, client: duetime.Client, name: str) -> None:
     place = {"pool": "default", "namespace": "default", "name": name}
-    boss.post("do/schedule", **form(name, when="1h", queue=name))
+    boss.post("do/schedule", **form(name, when="1h", queue=name, overlap="allow"))
     assert f"name={name}" in boss.get("schedules").text.partition("/console/backfill?")[2]
     assert "Pushes the runs" in boss.get("backfill", **place).text
     refused = boss.post("do/backfill", **place, since="soon", until="-1h").text
