@@ -80,7 +80,6 @@ async def show_failures(visit: Visit) -> Response:
         total=group.count if group else sum(one.count for one in seen.groups) if not wanted.group else 0,
         older=link("failures", **wanted.query(), before=f"{last.dead_at}:{last.id}") if last else "",
         is_first=not visit.query.get("before"),
-        many_pools=len(visit.parts.pools.names) > 1,
     )
 
 

@@ -104,7 +104,6 @@ async def list_queues(visit: Visit) -> Response:
         page=page,
         problems=problems,
         counting=counting,
-        many_pools=len(visit.parts.pools.names) > 1,
         is_tiered=any(visit.is_tiered(line.pool) for line in shown),
     )
 

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import time
+from typing import Any
 
 from starlette.responses import Response
 
@@ -31,12 +32,13 @@ _ids = IdMaker()
 async def search(visit: Visit) -> Response:
     """Looks for an id first, and goes to its job if there is one; else shows queues, topics and a text search."""
     if visit.query.get("run"):
-        return await _show(visit, await _run(visit))
+        run = await _run(visit)
+        return await _show(visit, run.text, run)
     wanted = visit.query.get("q", "").strip()
     if len(wanted) > LONGEST:
         raise InvalidRequest(f"text to search for must have at most {LONGEST} characters")
     if not wanted:
-        return await visit.page("search.html", q="", found=[], old=[], is_whole=True, queues=[], topics=[], run=None)
+        return await _show(visit, "", None)
     if place := await _in_queue(visit, wanted):
         return visit.go(place)
     found = await _by_id(visit, wanted) if _is_id(wanted) else []
@@ -48,19 +50,14 @@ async def search(visit: Visit) -> Response:
     if not found and len(exact) == 1:
         return visit.go(job_link(exact[0].pool, exact[0].queue, exact[0].id))
     queues, topics = await _names(visit, wanted)
-    run = None
-    if not found and not exact:
-        run = await _start(visit, wanted)
-    return await visit.page(
-        "search.html",
-        q=wanted,
-        found=found,
-        old=old,
-        is_whole=is_whole,
-        queues=queues,
-        topics=topics,
-        run=run,
-    )
+    run = await _start(visit, wanted) if not found and not exact else None
+    return await _show(visit, wanted, run, found=found, old=old, is_whole=is_whole, queues=queues, topics=topics)
+
+
+async def _show(visit: Visit, text: str, run: TextSearch | None, *, is_whole: bool = True, **found: object) -> Response:
+    """`run` searches all jobs for the text; `found` has what was found by id and by name."""
+    lists: dict[str, Any] = {"found": (), "old": (), "queues": (), "topics": (), **found}
+    return await visit.page("search.html", q=text, run=run, is_whole=is_whole, **lists)
 
 
 async def _past(visit: Visit, beginning: str) -> tuple[list[PastJob], bool]:
@@ -188,7 +185,3 @@ async def _run(visit: Visit) -> TextSearch:
     if run is None or (run.user, run.pool, run.namespace) != (session.user, session.pool, session.namespace):
         raise NotFound(visit.say("search.no_run"))
     return run
-
-
-async def _show(visit: Visit, run: TextSearch) -> Response:
-    return await visit.page("search.html", q=run.text, found=[], old=[], is_whole=True, queues=[], topics=[], run=run)
