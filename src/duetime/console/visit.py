@@ -59,31 +59,13 @@ RATES = ("1", "5", "30", "0")
 """Seconds between two refreshes of an open page; 0 pauses them."""
 SEEN = "@seen@"
 """Stands in a page for the digest of its refreshed part, which the page sends with the next refresh."""
-MENU: Sequence[tuple[str, Sequence[tuple[str, Role, bool]]]] = (
-    (
-        "work",
-        (
-            ("overview", Role.VIEWER, False),
-            ("queues", Role.VIEWER, False),
-            ("jobs", Role.VIEWER, False),
-            ("failures", Role.VIEWER, False),
-            ("batches", Role.VIEWER, False),
-            ("schedules", Role.VIEWER, False),
-        ),
-    ),
-    ("delivery", (("topics", Role.VIEWER, False), ("workers", Role.VIEWER, False))),
-    (
-        "system",
-        (
-            ("stores", Role.VIEWER, True),
-            ("alerts", Role.VIEWER, True),
-            ("pipeline", Role.VIEWER, True),
-            ("access", Role.ADMIN, True),
-            ("audit", Role.ADMIN, True),
-        ),
-    ),
-)
-"""The pages in the order of the menu: name, least role, and whether a session for one namespace does not see it."""
+MENU: Mapping[str, Sequence[str]] = {
+    "work": ("overview", "queues", "jobs", "failures", "batches", "schedules"),
+    "delivery": ("topics", "workers"),
+    "system": ("stores", "alerts", "pipeline", "access", "audit"),
+}
+"""The pages by group, in the order of the menu. A session for one namespace does not see the group "system"."""
+FOR_ADMINS = ("access", "audit")
 FOLDER = Path(str(files("duetime.console")))
 _NEEDED = re.compile(r'{% (?:extends|import|include) "([\w.]+)"')
 
@@ -385,7 +367,6 @@ class Visit:
 
     def menu(self) -> list[tuple[str, list[tuple[str, str, str, str, str]]]]:
         """The groups of pages that this visitor can open; of each page its name, address, label, number and tone."""
-        whole = not self.session.namespace
         snapshots = self.parts.live.snapshots
         sums = snapshots.sums(snapshots.last, *self.scope, self.sees)
         dead = sums.counts.dead
@@ -405,11 +386,12 @@ class Visit:
                         self.say("nav.redis" if name == "stores" and is_redis else f"nav.{name}"),
                         *numbers.get(name, ("", "")),
                     )
-                    for name, role, everywhere in pages
-                    if self.may(role) and (whole or not everywhere)
+                    for name in pages
+                    if self.may(Role.ADMIN) or name not in FOR_ADMINS
                 ],
             )
-            for group, pages in MENU
+            for group, pages in MENU.items()
+            if group != "system" or not self.session.namespace
         ]
 
     def view(self) -> tuple[object, ...]:
