@@ -20,11 +20,7 @@ from duetime.stores.registry import SHARES
 ACTIONS_PER_PAGE = 50
 
 
-async def show_access(visit: Visit) -> Response:
-    return await _page(visit)
-
-
-async def _page(visit: Visit, secret: str = "") -> Response:
+async def show_access(visit: Visit, secret: str = "") -> Response:
     """`secret` belongs to a token that was just made; it is shown this once."""
     parts = visit.parts
     limits = {token.key: limit for token, limit in await parts.limits.list_limits(refresh=True)}
@@ -155,7 +151,7 @@ async def add_token(visit: Visit) -> Response:
     form.check()
     secret = await visit.parts.tokens.create(visit.pool(), namespace, description, scopes=scopes)
     await visit.log("add-token", namespace, f"{description}: {', '.join(sorted(scopes))}")
-    return await _page(visit, secret if visit.pool() == "default" else f"{visit.pool()}:{secret}")
+    return await show_access(visit, secret if visit.pool() == "default" else f"{visit.pool()}:{secret}")
 
 
 async def _find(visit: Visit) -> Token:

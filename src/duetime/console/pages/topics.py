@@ -183,11 +183,7 @@ def today(topic: TopicOut) -> TopicCountsOut:
     return topic.days.get(datetime.now(UTC).strftime("%Y%m%d"), TopicCountsOut())
 
 
-async def show_topic(visit: Visit) -> Response:
-    return await _page(visit)
-
-
-async def _page(visit: Visit, *, sample: SampleOut | None = None, secret: str = "", **checked: str) -> Response:
+async def show_topic(visit: Visit, *, sample: SampleOut | None = None, secret: str = "", **checked: str) -> Response:
     place = _place(visit)
     topic = await visit.parts.topics.get(place)
     store = visit.parts.pools.engine(place.pool).store
@@ -376,7 +372,7 @@ async def edit_topic(visit: Visit) -> Response:
     )
     if edited.secret:
         # Only the answer to this post shows the secret, so that it is in no address and no cookie.
-        return await _page(visit, secret=edited.secret)
+        return await show_topic(visit, secret=edited.secret)
     return visit.go(queue_link(place.pool, place.queue, "topic"), visit.say("topic.saved", topic=place.queue.name))
 
 
@@ -399,7 +395,7 @@ async def remove_topic(visit: Visit) -> Response:
 async def test_topic(visit: Visit) -> Response:
     sample = await visit.parts.topics.sample(_place(visit), visit.field("body").encode())
     await visit.log("test-topic", visit.queue(), sample.verdict)
-    return await _page(visit, sample=sample)
+    return await show_topic(visit, sample=sample)
 
 
 async def check_condition(visit: Visit) -> Response:
@@ -414,4 +410,4 @@ async def check_condition(visit: Visit) -> Response:
         text = visit.explain(error.message)
     if visit.is_partial:
         return visit.text(text)
-    return await _page(visit, condition=condition, answer=answer, verdict=text)
+    return await show_topic(visit, condition=condition, answer=answer, verdict=text)
