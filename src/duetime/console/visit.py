@@ -479,6 +479,7 @@ class Visit:
 
     async def page(self, name: str, status: int = 200, **data: Any) -> Response:
         template = await self.services.templates.load(name)
+        await asyncio.sleep(0)  # to prepare a page and to draw it are two steps, between which the API is served
         notice = {} if self.is_partial else self._notice()
         text = template.render(
             visit=self,
