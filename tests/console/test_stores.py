@@ -30,6 +30,9 @@ from tests.plugins.redis_server import RedisServer
 from tests.plugins.serving import Served, serving
 from tests.plugins.until import until
 
+NAMES = ("default", "wide", "tall", "odd", "ticks", "high")
+"""Pools and namespaces of the tests of this file, which run in any order."""
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
@@ -52,7 +55,7 @@ def test_members_of_a_group_are_shown_with_the_one_that_drains(site: Served) -> 
     shown = page(site, "stores")
     assert "/a.db" in shown
     chinese = httpx.get(f"{site.admin}/console/stores", headers={"accept-language": "zh"}, timeout=60).text
-    assert english_words(chinese, "default", "wide", "tall", "odd", "ticks", "PostgreSQL", "MySQL", "SQLite") == set()
+    assert english_words(chinese, *NAMES, "PostgreSQL", "MySQL", "SQLite") == set()
     assert shown.count(">drains<") == 1
     # The pools default and wide, the members of wide, and twice each tier of tall.
     assert shown.count("every commit, synchronous=FULL") == 9

@@ -29,6 +29,8 @@ from tests.plugins.serving import read_samples
 from tests.plugins.until import until
 
 JOBS_AT_SCALE_1 = 60
+PATIENT = httpx.Timeout(30, pool=None)
+"""Thousands of posts share the client's connections: each answers within 30 s, but its turn may come later."""
 FAILING = 7
 MAIL, WORK = Queue("shop", "mail"), Queue("shop", "work")
 EVENTS = {
@@ -96,7 +98,7 @@ async def test_counts_and_metrics_are_the_journals_after_a_kill(
     receiver.answer = answer
     store = await open_store(url)  # its tables are there before the server looks for them
     server = await asyncio.to_thread(start)
-    async with httpx.AsyncClient(base_url=server.api, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=server.api, timeout=PATIENT) as http:
         held, _ = await asyncio.gather(consume_some(http, count), callbacks(http, receiver, count))
     await until(lambda: len(receiver.calls) > count // 2 + 10)
     await until(lambda: lapsed(store))
@@ -109,7 +111,7 @@ async def test_counts_and_metrics_are_the_journals_after_a_kill(
     dead.set()
     seen.clear()  # the receiver answers again, and some first attempts fail again
     again = await asyncio.to_thread(start)
-    async with httpx.AsyncClient(base_url=again.api, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=again.api, timeout=PATIENT) as http:
         await post(http, "/v1/queues/shop/work/ack", leases=held)
         await finish(http, store)
     await until(lambda: caught_up(journal, store), every_s=0.1, deadline_s=40)
