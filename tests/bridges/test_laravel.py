@@ -144,6 +144,13 @@ def test_python_runs_what_php_pushes(peer: LaravelPeer, laravel: LaravelQueues) 
     assert sorted(worker.ran) == [(n, 1) for n in range(20)]
 
 
+def failed_deletes(peer: LaravelPeer, count: int) -> float:
+    """How many jobs may be repeated because PHP's delete failed: in SQLite it reads before it writes, so that it may
+    fail with "database is locked".
+    """
+    return count / 20 if peer.url.startswith("sqlite") else 0
+
+
 @pytest.mark.timeout(600)
 def test_both_sides_share_the_work_and_a_killed_one_loses_nothing(
     peer: LaravelPeer, laravel: LaravelQueues, scale: int
@@ -160,11 +167,10 @@ def test_both_sides_share_the_work_and_a_killed_one_loses_nothing(
             until(lambda: set(peer.runs()) | {n for n, _ in ours.ran} == set(range(count)), 60 + retry_after_s)
             until(lambda: laravel.pending_size() + laravel.delayed_size() == 0)
     ran = peer.runs() + Counter(n for n, _ in ours.ran)
-    # The killed worker may have been cut off after it wrote its line and before it deleted the job. In SQLite, PHP's
-    # delete may fail with "database is locked", because it reads before it writes. Such jobs come back after
-    # `retry_after`, too.
+    # The killed worker may have been cut off after it wrote its line and before it deleted the job. Such a job comes
+    # back after `retry_after`, too.
     repeated = sum(ran.values()) - count + laravel.reserved_size()
-    assert 0 <= repeated <= (1 if not peer.url.startswith("sqlite") else count / 20)
+    assert 0 <= repeated <= 1 + failed_deletes(peer, count)
 
 
 @pytest.mark.parametrize("producer", ["php", "python"])
@@ -203,7 +209,7 @@ def test_every_job_is_done_and_none_early_with_kill_9_of_either_side(
         python.kill()
     assert set(ran) == set(range(count))
     # A worker that is killed between its last line and the end of that job leaves it to another one: Python's runs 4.
-    assert count <= sum(ran.values()) <= count + 6
+    assert 0 <= sum(ran.values()) - count <= 6 + failed_deletes(peer, count)
     ours.close()
 
 
