@@ -25,7 +25,7 @@ PHP = {"notify_time", "dq_set_time", "exp_notify_nums"}
 async def test_the_body_is_sent_byte_for_byte(world: World, receiver: Receiver, body: bytes, content_type: str) -> None:
     await world.new_topic()
 
-    await world.service.add_job(world.place("mail"), "1", body)
+    await world.service.jobs.add(world.place("mail"), "1", body)
     [call] = await receiver.got(1)
 
     assert (call.method, call.target, call.body) == ("POST", "/mail", body)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from duetime.cli.options import Target, argument, option, parse_attributes
-from duetime.cli.output import StateWord, body_text, moment, preview, safe
+from duetime.cli.output import StateWord, body_text, moment, note, preview, safe
 from duetime.cli.push import PriorityWord, read_body
 from duetime.model.clock import SystemClock
 from duetime.model.errors import InvalidRequest
@@ -162,7 +162,8 @@ def backfill(
 ) -> None:
     """Push the runs of a schedule in a period of the past.
 
-    Runs that were pushed in the last seven days are not pushed again. A span may have at most 500 runs.
+    Runs that were pushed in the last seven days are not pushed again. With --overlap skip the next run is pushed if the
+    one before it has finished; repeat the command for more. A span may have at most 500 runs.
 
     Examples:
         duetime schedule backfill nightly-report --since=-3d
@@ -174,6 +175,8 @@ def backfill(
     with target.connect() as client:
         done = client.schedules.backfill(name, since=first, until=end)
     target.answer.show(msgspec.to_builtins(done), f"{safe(name)}: pushed {done.pushed} of {done.runs} runs")
+    if done.pushed < done.runs:
+        note("the others were pushed before, or have to wait for an unfinished run (--overlap skip)")
 
 
 def remove(name: NameArgument, target: Target) -> None:
