@@ -1,5 +1,7 @@
 """counts: exact at one instant, whoever has or has not come by since."""
 
+from msgspec.structs import replace
+
 from duetime.model.clock import ManualClock
 from duetime.model.job import Counts
 from duetime.model.names import Queue
@@ -36,7 +38,11 @@ async def test_each_queue_is_answered_in_order(store: Store, clock: ManualClock)
     answers = await store.counts([OTHER, Queue("no", "such"), QUEUE])
 
     now = NOW + 1000
-    assert list(answers) == [Counts(dead=1, now=now), Counts(now=now), Counts(delayed=1, ready=1, now=now)]
+    assert [replace(one, cold=0) for one in answers] == [
+        Counts(dead=1, now=now),
+        Counts(now=now),
+        Counts(delayed=1, ready=1, now=now),
+    ]
     assert list(await store.counts([])) == []
 
 
