@@ -3,11 +3,14 @@ worker that takes jobs. Each of their processes talks to the store on its own, a
 """
 
 import importlib.util
+import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -131,10 +134,31 @@ def test_gunicorn_with_preload(gunicorn: str, url: str) -> None:
     assert left == {"before", *pushed} - set(done)
 
 
+def run_and_fork(program: str, url: str) -> list[list[str]]:
+    """The words of each line that a program and its children print. If they hang, the error has their stacks."""
+    shows_stacks = "import faulthandler, signal; faulthandler.register(signal.SIGUSR1, all_threads=True)\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", shows_stacks + program, url],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    guard(process.pid)
+    try:
+        out, err = process.communicate(timeout=150)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGUSR1)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=5)
+        os.killpg(process.pid, signal.SIGKILL)
+        _, err = process.communicate()
+        pytest.fail(f"the program or a child hangs: {err}")
+    finally:
+        release(process.pid)
+    assert process.returncode == 0, err
+    return [line.split() for line in out.splitlines()]
+
+
 def test_a_pool_of_processes_with_threads(url: str) -> None:
-    ran = subprocess.run([sys.executable, "-c", POOL, url], check=False, capture_output=True, text=True, timeout=150)
-    assert ran.returncode == 0, ran.stderr
-    lines = [line.split() for line in ran.stdout.splitlines()]
+    lines = run_and_fork(POOL, url)
     pids, ids = {line[0] for line in lines}, [job_id for line in lines for job_id in line[1:]]
     assert (len(lines), len(pids) > 1) == (20, True)
     assert len(ids) == len(set(ids)) == 60
@@ -145,10 +169,6 @@ def test_a_pool_of_processes_with_threads(url: str) -> None:
 def test_children_that_take_jobs_have_each_job_once(url: str) -> None:
     with duetime.connect(url) as client:
         pushed = client.queue("prefork").bulk([str(number) for number in range(60)])
-        ran = subprocess.run(
-            [sys.executable, "-c", PREFORK, url], check=False, capture_output=True, text=True, timeout=150
-        )
-        assert ran.returncode == 0, ran.stderr
-        lines = [line.split() for line in ran.stdout.splitlines()]
+        lines = run_and_fork(PREFORK, url)
         assert sorted(line[1] for line in lines) == sorted(moved.id for moved in pushed)
         assert client.queue("prefork").counts().total == 0
