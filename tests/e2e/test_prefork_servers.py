@@ -60,6 +60,7 @@ def work(number):
         thread.start()
     for thread in threads:
         thread.join()
+    assert [thread.name for thread in threading.enumerate()].count("duetime engine") <= 1  # none on a server
     return os.getpid(), ids
 
 with multiprocessing.get_context("fork").Pool(3) as pool:

@@ -1,6 +1,7 @@
 """What carries a client's Calls: HTTP, or an engine of this process."""
 
 import os
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
@@ -95,6 +96,8 @@ class ProcessTransport(Generic[Transport]):
         self._transport, self._pid = opener(options), os.getpid()
         self._is_closed = False
         self._parents: list[Transport] = []
+        # By process: a lock that another thread held during a fork would never be released in the child.
+        self._reopening: dict[int, threading.Lock] = {}
 
     def get(self) -> Transport:
         """Raises ClientClosed."""
@@ -107,9 +110,12 @@ class ProcessTransport(Generic[Transport]):
     def _reopen(self) -> None:
         if self._options.url.startswith("memory:"):
             raise InvalidSettings("a memory: store cannot be used in a fork of the process that opened it")
-        # What is the parent's is kept, because to collect it would close it, for the parent too.
-        self._parents.append(self._transport)
-        self._transport, self._pid = self._opener(self._options), os.getpid()
+        with self._reopening.setdefault(os.getpid(), threading.Lock()):
+            if self._pid == os.getpid():  # another thread was first
+                return
+            # What is the parent's is kept, because to collect it would close it, for the parent too.
+            self._parents.append(self._transport)
+            self._transport, self._pid = self._opener(self._options), os.getpid()
 
     def end(self) -> Transport | None:
         """What is left to close: nothing if that was done before, or by the parent's client only."""
