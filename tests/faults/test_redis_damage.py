@@ -1,4 +1,4 @@
-"""Entries under our keys that are no jobs: they are set aside, counted and told, and everything else is served."""
+"""Entries under our keys that are no jobs: they are set aside, counted and logged, and everything else is served."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterator

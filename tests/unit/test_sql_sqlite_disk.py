@@ -157,7 +157,7 @@ def test_a_lone_caller_is_never_far_ahead_of_the_reserve_file(path: Path) -> Non
             assert size(log(path)) <= size(reserve_file(path)) + ONE_PUSH, f"after {number + 1} pushes"
 
 
-# --- the thread beside a SQLite file that does what no caller waits for
+# --- the thread for work on a SQLite file that no caller waits for
 
 
 def test_work_is_done_in_order_and_before_the_close() -> None:

@@ -294,7 +294,7 @@ async def test_the_reaper_goes_on_at_once_while_more_has_ended_than_one_round_de
     assert reaped.next_at is None
 
 
-# --- rows of a SQLite file that are no jobs: they are set aside, counted and told, and everything else is served
+# --- rows of a SQLite file that are no jobs: they are set aside, counted and logged, and everything else is served
 
 
 pytestmark = pytest.mark.store_kind("sqlite")
@@ -460,7 +460,7 @@ async def test_memory_is_bounded_by_the_page_caches_however_much_passes_through(
         most = max(most, sqlite_bytes() - before)
     assert 2048 * KIB < most < (2048 + 512) * KIB + SLACK
 
-    # Then all that is more than at the start is pages, which SQLite lets go when it is told to
+    # What remains above the start is pages, which SQLite frees on request.
     def shrink(step: SqliteStep) -> None:
         step.connection.execute("PRAGMA shrink_memory")
 

@@ -25,7 +25,7 @@ EVERY_S = 30.0
 SHARE = 100
 """Sums are used for at least this many times as long as it took to add them up."""
 BREATHER = 25
-"""After so many queues others have the event loop: a queue has totals of up to 31 days."""
+"""After this many queues the event loop serves other tasks: a queue has totals of up to 31 days."""
 HOURS = 24
 HOUR_MS = 3_600_000
 MOST_DUE_QUEUES = 300
